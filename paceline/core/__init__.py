@@ -1,0 +1,1 @@
+"""Plain data and protocols that every other package may import; standard library (and msgspec) only."""

@@ -1,0 +1,36 @@
+"""The engine's configuration, resolved once by `build.py` and written whole into the log's `server_start` line.
+
+Every value is final: nothing downstream asks for "auto" again.
+"""
+
+import msgspec
+
+PAGE_TOKENS = 64
+MAX_DRAFT_TOKENS = 15
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine runs. Lengths are in tokens.
+
+    `model_folder` is the prepared folder (config, tokenizer, template, weights) that both processes read.
+    `kv_capacity` is rounded up to whole pages. `prefill_chunk` is a multiple of 64: the most prompt tokens per step.
+    """
+
+    model_folder: str
+    model_name: str
+    weights_file: str
+    device: str
+    weights: str
+    drafter: str
+    draft_tokens: int
+    max_concurrency: int
+    max_context: int
+    kv_capacity: int
+    kv_dtype: str
+    prefill_chunk: int
+    threads: int
+    log_stats_interval_s: float = 5.0
+
+    @property
+    def pages(self) -> int:
+        return -(-self.kv_capacity // PAGE_TOKENS)
