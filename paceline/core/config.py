@@ -13,6 +13,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine runs. Lengths are in tokens.
 
     `model_folder` is the prepared folder (config, tokenizer, template, weights) that both processes read.
+    `sampled_vocab`: only ids below it are sampled, since a head can have more rows than the tokenizer has tokens; 0 = all.
     `kv_capacity` is rounded up to whole pages. `prefill_chunk` is a multiple of 64: the most prompt tokens per step.
     """
 
@@ -29,8 +30,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str
     prefill_chunk: int
     threads: int
+    sampled_vocab: int = 0
     log_stats_interval_s: float = 5.0
 
     @property
     def pages(self) -> int:
         return -(-self.kv_capacity // PAGE_TOKENS)
+
+    def reserved_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
+        """What a request holds from admission to its end: all it may ever write, and one whole window more."""
+        return min(prompt_tokens + max_tokens, self.max_context) + self.draft_tokens + 1

@@ -71,11 +71,12 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):
-    """What the engine did in the last interval (seconds and tokens); sent only when it did something.
+    """What the engine did in the last interval (seconds and tokens); sent when it did something, and when it becomes idle.
 
     `rounds` counts forwards that held at least one decode row, `row_rounds` the decode rows in them, so
     row_rounds / rounds is the average decode batch. `decode_tokens` leaves out each request's first token, which
-    belongs to its prefill. `pages_used` of `pages_total` at the end of the interval.
+    belongs to its prefill. At the end of the interval: `running` requests hold a slot, `prefilling` of these are still
+    on their prompt, and `pages_used` of `pages_total` are taken.
     """
 
     interval_s: float

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from paceline.core.errors import ConfigError
 
@@ -18,8 +18,16 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.table)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.table
+
     def get(self, name: str) -> T:
         if name not in self.table:
             raise ConfigError(self.kind, name, f"unknown; choose one of {', '.join(self.table)}")
-        module, _, attribute = self.table[name].partition(":")
-        return cast(T, getattr(import_module(module), attribute))
+        return cast(T, load_object(self.table[name]))
+
+
+def load_object(name: str) -> Any:
+    """"module:attribute" → the object."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

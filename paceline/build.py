@@ -1,0 +1,174 @@
+"""The only wiring: every "auto" is resolved here, once, into a frozen EngineConfig; and the engine's parts are put together.
+
+No torch is imported here, so the HTTP process stays small; the backend is made in the engine's process by `FACTORY`.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.checkpoint.prepare import cache_folder, prepare
+from paceline.checkpoint.pull import KNOWN, Progress, pull, resolve
+from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
+from paceline.core.errors import CheckpointError, ConfigError
+from paceline.core.messages import Event
+from paceline.core.registry import load_object
+from paceline.drafters import DRAFTERS
+from paceline.engine.loop import Engine
+from paceline.quant import WEIGHT_CODECS
+from paceline.text.stream import TextStream
+from paceline.text.template import ChatTemplate
+from paceline.text.tokenizer import Tokenizer
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "FACTORY",
+    "WEIGHT_CODECS",
+    "EngineOptions",
+    "TextStream",
+    "cache_folder",
+    "configure",
+    "fetch_known",
+    "local_engine",
+    "open_text",
+]
+
+FACTORY = "paceline.runner.backend:make_backend"
+DEFAULT_MODEL = "smollm2"
+DEFAULT_CONTEXT = 8192
+DEFAULT_DRAFT_TOKENS = 7
+# Raised when the way weights are converted changes: converted files of another layout are not read.
+WEIGHTS_LAYOUT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What a person may set; None or "auto" leaves the choice to `configure`. Lengths in tokens."""
+
+    model: str = DEFAULT_MODEL
+    weights: str = "auto"
+    drafter: str = "ngram"
+    draft_tokens: int | None = None
+    max_concurrency: int = 4
+    max_context: int | None = None
+    kv_capacity: int | None = None
+    prefill_chunk: int = 512
+    threads: int | None = None
+    log_stats_interval_s: float = 5.0
+
+
+def configure(options: EngineOptions, progress: Progress | None = None, say: Callable[[str], None] = print) -> EngineConfig:
+    """Finds or fetches the model and decides everything that was left open. Raises ConfigError or CheckpointError."""
+    _check(options)
+    drafts = _draft_tokens(options)
+    folder = prepare(resolve(options.model, progress=progress))
+    model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not (folder / "tokenizer.json").exists():
+        source = json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"]
+        raise CheckpointError(f"{source}: has no tokenizer.json; add the model's tokenizer files to the folder")
+    context = _context(options, drafts, int(model.get("max_position_embeddings", DEFAULT_CONTEXT)))
+    per_slot = -(-(context + drafts + 1) // PAGE_TOKENS) * PAGE_TOKENS
+    threads = options.threads or len(os.sched_getaffinity(0))
+    weights = options.weights if options.weights != "auto" else _fastest_weights(folder, threads, say)
+    return EngineConfig(
+        model_folder=str(folder),
+        model_name=options.model if options.model in KNOWN else Path(options.model).resolve().stem,
+        weights_file=str(folder / f"weights-{weights}-{WEIGHTS_LAYOUT}.safetensors"),
+        device="cpu",
+        weights=weights,
+        drafter=options.drafter if drafts else "none",
+        draft_tokens=drafts,
+        max_concurrency=options.max_concurrency,
+        max_context=context,
+        kv_capacity=options.kv_capacity or options.max_concurrency * per_slot,
+        kv_dtype="fp32" if weights == "fp32" else "bf16",
+        prefill_chunk=options.prefill_chunk,
+        threads=threads,
+        sampled_vocab=min(Tokenizer.load(folder).vocab_size, int(model["vocab_size"])),
+        log_stats_interval_s=options.log_stats_interval_s,
+    )
+
+
+def fetch_known(name: str, progress: Progress | None = None) -> Path:
+    """The file of a model that has a name, downloaded when it is not there."""
+    return pull(name, progress=progress)
+
+
+def open_text(config: EngineConfig) -> tuple[Tokenizer, ChatTemplate, TextStream]:
+    """The tokenizer and chat template of the model, and a fresh stream from token ids to text."""
+    tokenizer = Tokenizer.load(config.model_folder)
+    return tokenizer, ChatTemplate.load(config.model_folder, tokenizer), TextStream(tokenizer, [])
+
+
+def local_engine(config: EngineConfig, publish: Callable[[Event], None]) -> Engine:
+    """The engine in this process: for one reply without a server."""
+    make_backend = load_object(FACTORY)
+    return Engine(make_backend(config), config, publish)
+
+
+def _check(options: EngineOptions) -> None:
+    if options.weights != "auto" and options.weights not in WEIGHT_CODECS:
+        raise ConfigError("--weights", options.weights, f"unknown; choose one of auto, {', '.join(WEIGHT_CODECS)}")
+    if options.drafter not in DRAFTERS:
+        raise ConfigError("--drafter", options.drafter, f"unknown; choose one of {', '.join(DRAFTERS)}")
+    for flag, value in (
+        ("--max-concurrency", options.max_concurrency),
+        ("--kv-capacity", options.kv_capacity),
+        ("--threads", options.threads),
+    ):
+        if value is not None and value < 1:
+            raise ConfigError(flag, value, "must be at least 1")
+    if options.max_concurrency > 64:
+        raise ConfigError("--max-concurrency", options.max_concurrency, "must be at most 64")
+    if options.prefill_chunk < PAGE_TOKENS or options.prefill_chunk % PAGE_TOKENS:
+        raise ConfigError("--prefill-chunk", options.prefill_chunk, f"must be a multiple of {PAGE_TOKENS}, such as 512")
+    if options.log_stats_interval_s <= 0:
+        raise ConfigError("--log-stats-interval", options.log_stats_interval_s, "must be above 0 seconds")
+
+
+def _draft_tokens(options: EngineOptions) -> int:
+    drafts = options.draft_tokens
+    if drafts is None:
+        return 0 if options.drafter == "none" else DEFAULT_DRAFT_TOKENS
+    if not 0 <= drafts <= MAX_DRAFT_TOKENS:
+        raise ConfigError("--draft-tokens", drafts, f"must be from 0 (no speculation) to {MAX_DRAFT_TOKENS}")
+    if drafts and options.drafter == "none":
+        raise ConfigError("--draft-tokens", drafts, "the drafter none proposes nothing; use 0, or another --drafter")
+    return drafts
+
+
+def _context(options: EngineOptions, drafts: int, model_limit: int) -> int:
+    context = options.max_context if options.max_context is not None else min(model_limit, DEFAULT_CONTEXT)
+    if context < PAGE_TOKENS:
+        raise ConfigError("--max-context", context, f"must be at least {PAGE_TOKENS} tokens")
+    if context > model_limit:
+        raise ConfigError("--max-context", context, f"the model's positions end at {model_limit}; use at most that")
+    least = context + drafts + 1
+    if options.kv_capacity is not None and options.kv_capacity < least:
+        fix = f"must hold one full context and a window: at least {least}, or lower --max-context"
+        raise ConfigError("--kv-capacity", options.kv_capacity, fix)
+    return context
+
+
+def _fastest_weights(folder: Path, threads: int, say: Callable[[str], None]) -> str:
+    """Measured once for a model and a thread count on this machine, then remembered: the same command, the same tokens."""
+    note = cache_folder() / "fastest-weights.json"
+    key = f"{folder.name} {threads} threads {WEIGHTS_LAYOUT}"
+    try:
+        known = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if key in known and known[key]["fastest"] in WEIGHT_CODECS:
+        return str(known[key]["fastest"])
+    from paceline.runner.fastest import measure_formats
+
+    say("weights auto: measuring the formats on this machine, once …")
+    times = measure_formats(folder, threads)
+    fastest = min(times, key=lambda name: times[name])
+    known[key] = {"fastest": fastest, "ms": {name: round(t * 1000, 3) for name, t in times.items()}}
+    scratch = note.with_suffix(f".{os.getpid()}.part")
+    scratch.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    os.replace(scratch, note)
+    return fastest

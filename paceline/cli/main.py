@@ -1,0 +1,51 @@
+"""The `paceline` command: the table of commands, and one line on stderr for every error a person can cause.
+
+Exit codes: 0 done, 1 something failed, 2 a wrong flag or value, 130 interrupted.
+"""
+
+import sys
+
+import typer
+
+from paceline.cli.bench import bench
+from paceline.cli.demo import demo
+from paceline.cli.doctor import doctor
+from paceline.cli.generate import generate
+from paceline.cli.pull import pull
+from paceline.cli.serve import serve
+from paceline.core.errors import ConfigError, PacelineError
+
+app = typer.Typer(
+    name="paceline",
+    help="Serve large language models with speculative decoding, and measure how to deploy them.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+# typer keeps its parser's errors to itself; its one public error class leads to the base of them all.
+UsageError: type[Exception] = typer.BadParameter.mro()[1]
+
+for command in (demo, serve, generate, bench, pull, doctor):
+    app.command()(command)
+
+
+def main() -> None:
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "paceline"
+        text = str(getattr(error, "format_message", error.__str__)())
+        sys.exit(_fail(f"{text} (see {command} --help)" if text else "no command given; see paceline --help", 2))
+    except ConfigError as error:
+        sys.exit(_fail(str(error), 2))
+    except PacelineError as error:
+        sys.exit(_fail(str(error), 1))
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code

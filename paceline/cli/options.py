@@ -1,0 +1,58 @@
+"""The engine's flags, declared once for every command that starts an engine."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from paceline.build import EngineOptions, configure
+from paceline.core.config import EngineConfig
+
+Model = Annotated[str, typer.Argument(help="A known name (smollm2), a Hugging Face model folder, or a .gguf file.")]
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="Weight format: bf16, int8, int4 (the same tokens for any K and C), fp32 (the reference), or auto: what "
+        "measures fastest on this machine.",
+    ),
+]
+Drafter = Annotated[str, typer.Option(help="Who drafts: ngram looks the continuation up in the text; none is off.")]
+DraftTokens = Annotated[
+    int | None,
+    typer.Option(help="Draft length K, 0 to 15: the most tokens guessed per round. Default 7; 0 with --drafter none."),
+]
+MaxContext = Annotated[
+    int | None,
+    typer.Option(help="Tokens of one request, prompt and output together. Default: the model's limit, at most 8192."),
+]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine. Default: all that this process may use.")]
+
+
+Report = Callable[[str, int, int], None]
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Report]:
+    """A reporter of (what, bytes done, bytes in all): a bar on a terminal, a line elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(line: str, done_bytes: int, total_bytes: int) -> None:
+            if line not in tasks:
+                tasks[line] = bar.add_task(line, total=total_bytes or None)
+                if not console.is_terminal:
+                    console.print(line, highlight=False)
+            bar.update(tasks[line], completed=done_bytes, total=total_bytes or None)
+
+        yield report
+
+
+def resolve_config(options: EngineOptions) -> EngineConfig:
+    """`configure`, with progress on stderr while a model is fetched or measured."""
+    console = Console(stderr=True)
+    with progress_bar(console) as report:
+        return configure(options, report, lambda text: console.print(text, highlight=False))

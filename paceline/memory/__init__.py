@@ -1,0 +1,1 @@
+"""Host bookkeeping of device memory: integers only, no tensors."""

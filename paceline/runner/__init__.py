@@ -1,0 +1,1 @@
+"""The torch backend: owns the weights, the caches and the slots, and runs rounds."""

@@ -1,0 +1,76 @@
+"""The Backend on a torch device (today: the CPU): start-up order, slots, and facts for the log."""
+
+import platform
+
+import torch
+
+from paceline.core.batch import Batch, StepOut
+from paceline.core.config import EngineConfig
+from paceline.core.request import Request
+from paceline.drafters import DRAFTERS
+from paceline.drafters.base import Drafter
+from paceline.models.decoder import Decoder
+from paceline.quant import WEIGHT_CODECS
+from paceline.runner import buffers
+from paceline.runner.round import RoundRunner
+from paceline.runner.slots import open_slot
+from paceline.runner.weights import Weights, load_weights
+
+
+class TorchBackend:
+    """Implements core.backend.Backend. `drafter` replaces the configured one (tests bring their own)."""
+
+    def __init__(self, config: EngineConfig, weights: Weights, drafter: Drafter | None = None) -> None:
+        torch.set_num_threads(config.threads)
+        codec = WEIGHT_CODECS.get(config.weights)
+        precise = WEIGHT_CODECS.get("fp32" if codec.dtype == torch.float32 else "bf16")
+        self.config, self.spec = config, weights.spec
+        self.weights_bytes = weights.nbytes
+        model = Decoder(weights.spec, weights.planes, codec, precise, config.max_context)
+        self.caches = buffers.allocate(weights.spec, config, codec.dtype)
+        self.vocab = min(config.sampled_vocab or weights.spec.vocab, weights.spec.vocab)
+        self.drafter = drafter or DRAFTERS.get(config.drafter)()
+        self.runner = RoundRunner(model, self.caches, self.drafter, config.draft_tokens, self.vocab)
+
+    def facts(self) -> dict[str, object]:
+        kv, state = buffers.count_bytes(self.caches)
+        return {
+            "weights_bytes": self.weights_bytes,
+            "kv_bytes": kv,
+            "state_bytes": state,
+            "architecture": self.spec.arch,
+            "torch": str(torch.__version__),
+            "threads": torch.get_num_threads(),
+            "cpu": cpu_name(),
+        }
+
+    def step(self, batch: Batch) -> StepOut:
+        for slot, request in batch.opened:
+            self._open(slot, request)
+        return self.runner.step(batch)
+
+    def _open(self, slot: int, request: Request) -> None:
+        buffers.reset(self.caches, slot)
+        self.runner.slots[slot] = open_slot(request, self.config, self.vocab)
+        self.drafter.open(slot)
+
+    def close_slot(self, slot: int) -> None:
+        if self.runner.slots.pop(slot, None) is not None:
+            self.drafter.close(slot)
+
+    def close(self) -> None:
+        for slot in list(self.runner.slots):
+            self.close_slot(slot)
+
+
+def cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def make_backend(config: EngineConfig) -> TorchBackend:
+    """The factory that the engine process calls."""
+    return TorchBackend(config, load_weights(config))

@@ -1,0 +1,1 @@
+"""Policy: who runs, and what the next step computes. No device, no messages, no clock."""

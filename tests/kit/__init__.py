@@ -1,0 +1,1 @@
+"""Test doubles that obey the real protocols, for the tests of every package."""
