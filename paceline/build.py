@@ -59,7 +59,9 @@ class EngineOptions:
     log_stats_interval_s: float = 5.0
 
 
-def configure(options: EngineOptions, progress: Progress | None = None, say: Callable[[str], None] = print) -> EngineConfig:
+def configure(
+    options: EngineOptions, progress: Progress | None = None, say: Callable[[str], None] = print
+) -> EngineConfig:
     """Finds or fetches the model and decides everything that was left open. Raises ConfigError or CheckpointError."""
     _check(options)
     drafts = _draft_tokens(options)

@@ -114,9 +114,9 @@ def _kernels() -> list[Check]:
         x = torch.randn(3, 64).to(codec.dtype)
         try:
             got = codec.linear(planes)(x, 3).float()
-        except (RuntimeError, AttributeError) as error:
+        except (RuntimeError, AttributeError) as failure:
             fix = "this torch has no such kernel; choose another --weights or another torch"
-            checks.append(Check(f"weights {name}", "warn", str(error).splitlines()[0][:100], fix))
+            checks.append(Check(f"weights {name}", "warn", str(failure).splitlines()[0][:100], fix))
             continue
         want = x.float() @ codec.decode(planes).t()
         error = float((got - want).norm() / want.norm())

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from paceline.build import DEFAULT_MODEL, EngineOptions, TextStream, local_engine, open_text
-from paceline.cli.options import DraftTokens, Drafter, MaxContext, Threads, Weights, resolve_config
+from paceline.cli.options import Drafter, DraftTokens, MaxContext, Threads, Weights, resolve_config
 from paceline.core.errors import ConfigError
 from paceline.core.messages import Event, Finished, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
@@ -17,19 +17,27 @@ from paceline.core.request import Request, SamplingParams
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to ask. The model's chat template is applied.")],
-    model: Annotated[str, typer.Option(help="A known name (smollm2), a model folder, or a .gguf file.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option(help="A known name (smollm2), a model folder, or a .gguf file.")
+    ] = DEFAULT_MODEL,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the reply.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy; 0 to 2.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Keep the most likely tokens up to this probability; above 0, to 1.")] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the most likely tokens up to this probability; above 0, to 1.")
+    ] = 1.0,
     top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same reply. Default: drawn, and shown.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same reply. Default: drawn, and shown.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue PROMPT as it is, without the chat template.")] = False,
     drafter: Drafter = "ngram",
     draft_tokens: DraftTokens = None,
     max_context: MaxContext = None,
     weights: Weights = "auto",
     threads: Threads = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one object with the text, token ids and figures.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one object with the text, token ids and figures.")
+    ] = False,
 ) -> None:
     """Answer PROMPT with one reply, streamed, and say how fast it came."""
     for flag, value, good in (
@@ -62,7 +70,10 @@ def generate(
         prompt=ids,
         max_tokens=max_tokens,
         sampling=SamplingParams(
-            seed=secrets.randbits(63) if seed is None else seed % 2**64, temperature=temperature, top_p=top_p, top_k=top_k
+            seed=secrets.randbits(63) if seed is None else seed % 2**64,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
         ),
         stop_ids=tokenizer.generation.eos_ids,
     )

@@ -33,10 +33,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except UsageError as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "paceline"
-        text = str(getattr(error, "format_message", error.__str__)())
-        sys.exit(_fail(f"{text} (see {command} --help)" if text else "no command given; see paceline --help", 2))
+        sys.exit(_fail(_usage(error), 2))
     except ConfigError as error:
         sys.exit(_fail(str(error), 2))
     except PacelineError as error:
@@ -44,6 +41,17 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: Exception) -> str:
+    """The parser's complaint with the value that was given, which it leaves out, and where to look."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    text = str(getattr(error, "format_message", error.__str__)())
+    for flag in getattr(parameter, "opts", ()):
+        for given, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+            if given == flag or given.startswith(f"{flag}="):
+                text = f"{flag} = {given.partition('=')[2] or following}: {text}"
+    return f"{text} (see {context.command_path if context else 'paceline'} --help)"
 
 
 def _fail(message: str, code: int) -> int:

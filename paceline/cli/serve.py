@@ -6,13 +6,15 @@ from typing import Annotated
 import typer
 
 from paceline.build import DEFAULT_MODEL, FACTORY, EngineOptions
-from paceline.cli.options import DraftTokens, Drafter, MaxContext, Model, Threads, Weights, resolve_config
+from paceline.cli.options import Drafter, DraftTokens, MaxContext, Model, Threads, Weights, resolve_config
 from paceline.core.errors import ConfigError
 
 
 def serve(
     model: Model = DEFAULT_MODEL,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one of this machine.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for every one of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8080,
     drafter: Drafter = "ngram",
     draft_tokens: DraftTokens = None,
@@ -32,7 +34,9 @@ def serve(
     model_id: Annotated[str | None, typer.Option(help="Name of the model in the API. Default: MODEL's own.")] = None,
     default_max_tokens: Annotated[int, typer.Option(help="Output limit of a request that names none.")] = 2048,
     max_pending: Annotated[int, typer.Option(help="Requests that may wait beyond C; one more gets 429.")] = 64,
-    pending_timeout: Annotated[float, typer.Option(help="Seconds a request may wait for a slot; then it gets 503.")] = 300.0,
+    pending_timeout: Annotated[
+        float, typer.Option(help="Seconds a request may wait for a slot; then it gets 503.")
+    ] = 300.0,
     max_request_mib: Annotated[int, typer.Option(help="Largest request body in MiB.")] = 16,
     request_log: Annotated[Path | None, typer.Option(help="Append the request log (JSON lines) to this file.")] = None,
     log_token_ids: Annotated[bool, typer.Option("--log-token-ids", help="Log each reply's token ids.")] = False,

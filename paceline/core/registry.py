@@ -28,6 +28,6 @@ class Registry(Generic[T]):
 
 
 def load_object(name: str) -> Any:
-    """"module:attribute" → the object."""
+    """ "module:attribute" → the object."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

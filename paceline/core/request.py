@@ -4,9 +4,7 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal[
-    "stop_token", "stop_string", "output_limit", "context_capacity", "cancelled", "error"
-]
+FinishReason = Literal["stop_token", "stop_string", "output_limit", "context_capacity", "cancelled", "error"]
 CancelCause = Literal["client_disconnect", "pending_timeout", "admin", "shutdown", "slow_reader"]
 
 

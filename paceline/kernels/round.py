@@ -1,8 +1,9 @@
 """What one forward sees: the flat token layout of a batch, and the views of the caches it may read and write.
 
-Tokens of all rows lie in one flat axis [T]: small pieces first, large pieces after them. A row's tokens are cut at absolute positions that are multiples of 64. A
-piece of at most 16 tokens is small: its positions run one by one, so a window gives the bits of single steps. A longer
-piece is a prompt block and runs as one. The cut depends on positions alone, so chunk sizes change nothing.
+Tokens of all rows lie in one flat axis [T]: small pieces first, large pieces after them. A row's tokens are cut at
+absolute positions that are multiples of 64. A piece of at most 16 tokens is small: its positions run one by one, so a
+window gives the bits of single steps. A longer piece is a prompt block and runs as one. The cut depends on positions alone,
+so chunk sizes change nothing.
 """
 
 from dataclasses import dataclass

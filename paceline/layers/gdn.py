@@ -139,7 +139,7 @@ class Gdn:
         for tap in range(1, spec.conv_width):
             mixed = mixed + wide[tap : tap + n] * weight[tap]
         mixed = F.silu(mixed.to(columns.dtype).float()).to(columns.dtype).float()
-        q, k, v = mixed.split([self.key_width, self.key_width, mixed.shape[1] - 2 * self.key_width], dim=1)
+        q, k, v = torch.split(mixed, [self.key_width, self.key_width, mixed.shape[1] - 2 * self.key_width], dim=1)
         q = _unit(q.view(n, spec.key_heads, spec.key_dim)) * spec.key_dim**-0.5
         k = _unit(k.view(n, spec.key_heads, spec.key_dim))
         if self.repeat > 1:

@@ -87,7 +87,7 @@ def acceptance_plot(summary: Summary) -> str:
     columns = min(3, len(cs))
     rows = -(-len(cs) // columns)
     with rc_context(_STYLE):
-        figure = Figure(figsize=(1.2 + 3.1 * columns, 0.5 + 2.6 * rows), layout="constrained")
+        figure = Figure(figsize=(10.4, 0.5 + 2.6 * rows), layout="constrained")
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         panels: list[Axes] = list(grid.flat)
         for spare in panels[len(cs) :]:

@@ -121,7 +121,9 @@ def attention_parts(spec: ModelSpec, layer: int) -> list[Part]:
         Part(f"{to}.out", PartKind.LINEAR, ((f"{at}.o_proj.weight", (spec.hidden, spec.heads * spec.head_dim)),)),
     ]
     if spec.attention_bias:
-        parts.append(Part(f"{to}.qkv_bias", PartKind.PLAIN, tuple((f"{at}.{n}_proj.bias", (size,)) for n, size in rows)))
+        parts.append(
+            Part(f"{to}.qkv_bias", PartKind.PLAIN, tuple((f"{at}.{n}_proj.bias", (size,)) for n, size in rows))
+        )
     if spec.qk_norm:
         parts.append(plain(f"{to}.q_norm", f"{at}.q_norm.weight", (spec.head_dim,)))
         parts.append(plain(f"{to}.k_norm", f"{at}.k_norm.weight", (spec.head_dim,)))

@@ -66,9 +66,7 @@ class Decoder:
         )
         return Attention(weights, self.spec)
 
-    def _gdn(
-        self, i: int, planes: Mapping[str, Planes], linear: Callable[[str], Linear], precise: WeightCodec
-    ) -> Gdn:
+    def _gdn(self, i: int, planes: Mapping[str, Planes], linear: Callable[[str], Linear], precise: WeightCodec) -> Gdn:
         assert self.spec.gdn is not None
         at = f"layers.{i}"
         dt_bias = planes[f"{at}.dt_bias"]["weight"]

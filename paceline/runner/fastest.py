@@ -25,7 +25,8 @@ def measure_formats(folder: Path, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     family, spec = read_family(folder, folder.name)
     parts = [part for part in family.parts(spec) if part.kind is PartKind.LINEAR]
-    sample, elements = [], 0
+    sample: list[Part] = []
+    elements = 0
     for part in parts:
         elements += sum(shape[0] * shape[1] for _, shape in part.sources)
         if elements > _MAX_ELEMENTS and sample:

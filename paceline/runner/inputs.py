@@ -1,6 +1,7 @@
 """A batch's rows → the flat Round that a forward sees. See kernels/round.py for the layout and the rule of pieces."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -99,6 +100,6 @@ def _window(row: Row, slot: Slot) -> list[int]:
 
 def _kv_range(pages: list[int], keys: int) -> KvRange:
     used = pages[: keys // PAGE_TOKENS]
-    if used[-1] - used[0] == len(used) - 1 and all(b - a == 1 for a, b in zip(used, used[1:], strict=False)):
+    if used[-1] - used[0] == len(used) - 1 and all(b - a == 1 for a, b in pairwise(used)):
         return KvRange(used[0] * PAGE_TOKENS, None)
     return KvRange(0, torch.tensor(used))

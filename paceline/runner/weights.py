@@ -58,11 +58,13 @@ def load_weights(config: EngineConfig) -> Weights:
     planes = {}
     try:
         with safe_open(file, framework="pt") as stored:
-            for key in stored.keys():
+            for key in stored.keys():  # noqa: SIM118 – a safe_open is no dict
                 part, _, plane = key.partition(":")
                 planes.setdefault(part, {})[plane] = stored.get_tensor(key)
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}); delete it, it is made again from the model") from error
+        raise CheckpointError(
+            f"{file}: cannot be read ({error}); delete it, it is made again from the model"
+        ) from error
     return Weights(spec, planes)
 
 

@@ -46,7 +46,8 @@ def test_nested_config_and_names(tmp_path: Path) -> None:
     config = {
         "model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], "eos_token_id": 7,
         "vision_config": {"depth": 2}, "image_token_id": 9, "tie_word_embeddings": False,
-        "dtype": "float32", "text_config": {"dtype": "bfloat16", "model_type": "qwen3_5_text", "hidden_size": 2, "eos_token_id": 5},
+        "dtype": "float32",
+        "text_config": {"dtype": "bfloat16", "model_type": "qwen3_5_text", "hidden_size": 2, "eos_token_id": 5},
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     reader = open_checkpoint(tmp_path)

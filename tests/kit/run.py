@@ -36,10 +36,11 @@ def backend(model: Model, drafter: Drafter | None = None, **changes: object) -> 
 
 
 def config(**changes: object) -> EngineConfig:
-    values: dict[str, object] = dict(
-        model_folder="", model_name="tiny", weights_file="", device="cpu", weights="bf16", drafter="none", draft_tokens=0,
-        max_concurrency=4, max_context=512, kv_capacity=4096, kv_dtype="bf16", prefill_chunk=128, threads=2,
-    )  # fmt: skip
+    values: dict[str, object] = {
+        "model_folder": "", "model_name": "tiny", "weights_file": "", "device": "cpu", "weights": "bf16", "drafter": "none",
+        "draft_tokens": 0, "max_concurrency": 4, "max_context": 512, "kv_capacity": 4096, "kv_dtype": "bf16",
+        "prefill_chunk": 128, "threads": 2,
+    }  # fmt: skip
     return EngineConfig(**{**values, **changes})  # type: ignore[arg-type]
 
 

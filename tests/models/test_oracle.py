@@ -62,7 +62,7 @@ def test_logits_equal_for_any_cut(name: str, length: int, tmp_path: Path) -> Non
     for cut in sorted({c for c in (1, 2, 3, 4, 17, 62, 63, 64, 65, 66, 130, length - 1) if 0 < c < length} | {length}):
         got = logits_in_two_rows(model, prompt, cut)
         error = (got - expected).abs().max() / expected.abs().max()
-        assert error < 1e-5, (length, cut, float(error))
+        assert error < 1e-4, (length, cut, float(error))
 
 
 def logits_in_two_rows(model: Model, prompt: list[int], cut: int) -> torch.Tensor:

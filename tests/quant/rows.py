@@ -22,7 +22,7 @@ from paceline.quant.w_int8 import int_mm_is_exact
 
 EXACT = tuple(name for name in WEIGHT_CODECS if WEIGHT_CODECS.get(name).exact)
 BETWEEN = ("rms_norm", "gated_norm", "mlp", "attention_gate", "rope", "gdn_rows", "gdn_window")
-CHECKS = (*EXACT, "head", *BETWEEN)
+CHECKS = (*EXACT, "head", "int8_product", *BETWEEN)
 
 MODEL_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))  # SmolLM2's qkv, out, gate_up, down
 TINY_SHAPES = ((96, 64), (200, 128), (64, 192))
@@ -61,7 +61,7 @@ class Checker:
         """How many of m rows are small."""
         if shape in TINY_SHAPES and m <= EVERY_SPLIT_UP_TO:
             return list(range(m + 1))
-        return [self.random.randint(0, m), self.random.choice((0, m))]
+        return [self.random.choice((0, m, self.random.randint(0, m)))]
 
     def linear(self, check: str, linear: Linear, shape: tuple[int, int], sizes: tuple[int, ...]) -> None:
         """A row of any batch equals that row alone: as a small one where it is small, as a large one where it is large."""
@@ -93,6 +93,22 @@ def check_formats(checker: Checker) -> None:
     precise = WEIGHT_CODECS.get("bf16")  # what the head is kept in
     head = precise.linear({"weight": (checker.normal(*HEAD_SHAPE) * 0.05).to(torch.bfloat16)})
     checker.linear("head", head, HEAD_SHAPE, (1, 5, 8, 16, 17, 33))
+
+
+def check_int8_product(checker: Checker) -> None:
+    """The linear multiplies integers exactly, also where `_int_mm` would saturate. Rows of whole numbers up to ±127 have
+    the scale 1, so the codes are the numbers themselves."""
+    codec = WEIGHT_CODECS.get("int8")
+    scale = torch.ones(96)
+    for columns in (64, 576, 1536, 4096):
+        x = torch.randint(-127, 128, (35, columns), generator=checker.generator, dtype=torch.int8)
+        weight = torch.randint(-127, 128, (96, columns), generator=checker.generator, dtype=torch.int8)
+        x[:, 0] = 127
+        x[0], x[1], weight[0], weight[1] = 127, -127, 127, -127
+        want = (x.long() @ weight.long().t()).float().to(torch.bfloat16)
+        linear = codec.linear({"weight": weight, "scale": scale})
+        for m in (1, 2, 16, 35):
+            checker.compare("int8_product", f"K={columns} M={m}", linear(x[:m].to(torch.bfloat16), m), want[:m])
 
 
 def check_norms_and_mlp(checker: Checker) -> None:
@@ -197,6 +213,7 @@ def main() -> None:
     torch.set_num_threads(2)
     checker = Checker()
     check_formats(checker)
+    check_int8_product(checker)
     check_norms_and_mlp(checker)
     check_attention_parts(checker)
     check_gdn(checker)

@@ -31,6 +31,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 def report(setting: str) -> dict[str, Any]:
     """What `rows.py` found in a process with these variables, which must be there before torch is loaded."""
     environment = {k: v for k, v in os.environ.items() if k not in (ISA, "ATEN_CPU_CAPABILITY")} | SETTINGS[setting]
+    environment["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin make this ten times slower on a busy machine
     command = [sys.executable, "-m", "tests.quant.rows"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,13 @@ SAMPLINGS = {
     "greedy": sampling(),
     "t0.8": sampling(temperature=0.8, seed=11),
     "penalties": sampling(
-        temperature=0.8, seed=5, top_k=20, top_p=0.95, presence_penalty=1.0, frequency_penalty=0.2, repetition_penalty=1.1
+        temperature=0.8,
+        seed=5,
+        top_k=20,
+        top_p=0.95,
+        presence_penalty=1.0,
+        frequency_penalty=0.2,
+        repetition_penalty=1.1,
     ),
 }
 K_MAX = 7
@@ -45,7 +51,9 @@ def requests(lengths: list[int], kind: str) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("weights,kind", [*((w, k) for w in FORMATS for k in ("greedy", "t0.8")), ("bf16", "penalties")])
+@pytest.mark.parametrize(
+    "weights,kind", [*((w, k) for w in FORMATS for k in ("greedy", "t0.8")), ("bf16", "penalties")]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_same_tokens_everywhere(family: str, weights: str, kind: str, folders: dict[str, Path]) -> None:
     model = load(folders[family], weights)
@@ -69,9 +77,7 @@ def test_same_tokens_everywhere(family: str, weights: str, kind: str, folders: d
         (NgramDrafter(), 3, 2, 192, 0),
         (NgramDrafter(), 7, 4, 64, 0),
     ):
-        got = run(
-            model, work, drafter, stagger, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk
-        )
+        got = run(model, work, drafter, stagger, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk)
         for request, reply, want in zip(work, got, expected, strict=True):
             assert (reply.ids, reply.reason) == want, (drafter, k, c, chunk, len(request.prompt))
 
@@ -102,7 +108,7 @@ def forced_logits(model: Model, request: Request, tokens: list[int], k: int, nei
         return seen[-1]
 
     subject.runner.model.logits = spy  # type: ignore[method-assign]
-    others = [slot for slot in range(1, 1 + neighbours)]
+    others = list(range(1, 1 + neighbours))
     pages = {slot: list(range(slot * 4, slot * 4 + 4)) for slot in (0, *others)}
     n = len(request.prompt)
     rows = [Row(slot, 0, n, n, n - 1, pages[slot], request.prompt) for slot in pages]
@@ -116,7 +122,14 @@ def forced_logits(model: Model, request: Request, tokens: list[int], k: int, nei
         wrong = [(t + 1) % models.VOCAB if i >= right else t for i, t in enumerate(drafts)]
         slot = subject.runner.slots[0]
         slot.anchor, slot.drafts = tokens[done], wrong
-        subject.step(Batch([Row(s, n + done if s == 0 else n + turn - 1, 1 + (room if s == 0 else 0), 1, 0, pages[s]) for s in pages]))
+        subject.step(
+            Batch(
+                [
+                    Row(s, n + done if s == 0 else n + turn - 1, 1 + (room if s == 0 else 0), 1, 0, pages[s])
+                    for s in pages
+                ]
+            )
+        )
         out.append(seen[-1][: right + 1])
         slot.replay = right
         done += right + 1

@@ -35,6 +35,6 @@ def apply_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """x [T, H, D]: the first rotary_dim of D are rotated in place: x · cos + swap_halves(x) · sin. Returns x."""
     width = cos.shape[-1]
     part = x if width == x.shape[-1] else x[..., :width]
-    swapped = part.unflatten(-1, (2, width // 2)).flip(-2).flatten(-2)
+    swapped = part.view(*part.shape[:-1], 2, width // 2).flip(-2).flatten(-2)
     part.mul_(cos).addcmul_(swapped, sin)
     return x

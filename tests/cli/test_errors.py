@@ -1,0 +1,66 @@
+"""Every wrong flag or file gets one line on stderr: the field, the value, the fix. Never a stack trace."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.build import fetch_known
+
+
+def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "paceline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    "arguments,code,words",
+    [
+        (["serve", "--port", "99999"], 2, ["--port", "99999", "65535"]),
+        (["serve", "--port", "x"], 2, ["--port", "x"]),
+        (["serve", "--prot", "1"], 2, ["--prot", "--port"]),
+        (["serve", "--host", "no.such.host.invalid"], 2, ["--host", "no.such.host.invalid"]),
+        (["serve", "--drafter", "magic"], 2, ["--drafter", "magic", "ngram"]),
+        (["serve", "--drafter", "none", "--draft-tokens", "3"], 2, ["--draft-tokens", "3", "none"]),
+        (["serve", "--draft-tokens", "16"], 2, ["--draft-tokens", "16", "15"]),
+        (["serve", "--weights", "int3"], 2, ["--weights", "int3", "int4"]),
+        (["serve", "--max-concurrency", "0"], 2, ["--max-concurrency", "0"]),
+        (["serve", "--max-context", "999999"], 2, ["--max-context", "999999", "8192"]),
+        (["serve", "--max-context", "10"], 2, ["--max-context", "10", "64"]),
+        (["serve", "--kv-capacity", "100"], 2, ["--kv-capacity", "100", "8200"]),
+        (["serve", "--prefill-chunk", "100"], 2, ["--prefill-chunk", "100", "64"]),
+        (["serve", "--request-log", "/no/such/folder/log.jsonl"], 2, ["--request-log", "/no/such/folder"]),
+        (["serve", "nothing-here"], 2, ["nothing-here", "smollm2"]),
+        (["generate"], 2, ["prompt"]),
+        (["generate", "hi", "--temperature", "-1"], 2, ["--temperature", "-1"]),
+        (["pull", "gpt-9"], 2, ["gpt-9", "smollm2"]),
+        (["bench", "smollm2", "--draft-tokens", "a"], 2, ["--draft-tokens", "a"]),
+        (["bench", "smollm2", "--concurrency", "0"], 2, ["--concurrency", "0"]),
+        (["fly"], 2, ["fly"]),
+        ([], 2, ["command"]),
+    ],
+)
+def test_one_line(arguments: list[str], code: int, words: list[str]) -> None:
+    done = paceline(*arguments)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == code, done.stderr
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    whole = fetch_known("smollm2").read_bytes()
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(whole[: len(whole) // 2])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    lying = tmp_path / "lying"
+    lying.mkdir()
+    (lying / "config.json").write_text('{"model_type": "llama"}')
+    (lying / "model.safetensors").write_bytes((10**12).to_bytes(8, "little") + b"{}")
+    for path in (cut, empty, lying):
+        done = paceline("generate", "hi", "--model", str(path))
+        lines = done.stderr.strip().splitlines()
+        assert done.returncode == 1 and len(lines) == 1 and str(path) in lines[0], done.stderr

@@ -1,0 +1,90 @@
+"""The commands for real: SmolLM2 in a server process, the openai client, the same reply for every drafter, K and C."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import openai
+import pytest
+
+QUESTIONS = [
+    "Repeat this three times: def add(a, b): return a + b",
+    "Write a short poem about the sea.",
+    "List five animals as a JSON array.",
+    "Say hello in French, Spanish and German.",
+]
+
+
+@contextmanager
+def served(log: Path, *flags: str) -> Iterator[openai.OpenAI]:
+    command = [sys.executable, "-m", "paceline", "serve", "smollm2", "--port", "0", "--max-context", "1024"]
+    with subprocess.Popen([*command, "--request-log", str(log), *flags], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert "paceline serves" in line
+            yield openai.OpenAI(base_url=line.split(" at ")[1].strip(), api_key="none", max_retries=0)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 0
+
+
+def ask(client: openai.OpenAI, question: str, temperature: float) -> str:
+    reply = client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": question}],
+        max_tokens=40,
+        seed=7,
+        temperature=temperature,
+    )
+    return reply.choices[0].message.content or ""
+
+
+@pytest.mark.timeout(600)
+def test_same_replies_for_every_point(tmp_path: Path) -> None:
+    replies = {}
+    for drafter, k, c in (("none", 0, 1), ("ngram", 3, 4), ("ngram", 7, 2)):
+        log = tmp_path / f"{k}.jsonl"
+        flags = ("--drafter", drafter, "--draft-tokens", str(k), "--max-concurrency", str(c), "--weights", "bf16")
+        with served(log, *flags) as client, ThreadPoolExecutor(len(QUESTIONS)) as pool:
+            for temperature in (0.0, 0.8):
+                replies[k, temperature] = list(pool.map(lambda q, t=temperature: ask(client, q, t), QUESTIONS))
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        start = next(line for line in lines if line["event"] == "server_start")
+        assert start["engine"]["speculative_draft_window"] == k and start["engine"]["weights"] == "bf16"
+        assert sum(line["event"] == "request_done" for line in lines) == 2 * len(QUESTIONS)
+        assert lines[-1]["event"] == "server_stop"
+        accepted = sum(line["speculative"]["accepted_tokens"] for line in lines if line["event"] == "request_done")
+        assert (accepted > 0) == (k > 0)
+    for temperature in (0.0, 0.8):
+        assert replies[3, temperature] == replies[7, temperature] == replies[0, temperature]
+    assert replies[0, 0.0] != replies[0, 0.8]
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "paceline", "serve", "smollm2", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1 and port in done.stderr
+
+
+def test_generate_and_doctor_print_json() -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "paceline", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    asked = ("generate", "Name a colour.", "--max-tokens", "8", "--weights", "int8", "--json")
+    one, two = (json.loads(run(*asked, "--draft-tokens", k).stdout) for k in ("0", "7"))
+    assert one["text"] == two["text"] != "" and one["completion_tokens"] == len(one["token_ids"])
+    checks = json.loads(run("doctor", "--json").stdout)
+    assert {"python", "torch", "cpu", "memory", "port"} <= {check["name"] for check in checks}
