@@ -111,15 +111,16 @@ def llama_cpp_rate(config: EngineConfig, prompt: list[int]) -> float | None:
     except ImportError:
         return None
     source = json.loads((Path(config.model_folder) / "source.json").read_text())["path"]
-    # Without the extra buffer types: with them, some builds die on CPUs with AMX.
-    params = llama_cpp.llama_model_default_params
+    # Without the extra buffer types: with them, some builds die on CPUs with AMX. No argument of Llama says so.
+    inner = llama_cpp.llama_cpp
+    defaults = inner.llama_model_default_params
 
     def plain_params() -> object:
-        made = params()
-        made.use_extra_bufts = False
-        return made
+        params = defaults()
+        params.use_extra_bufts = False
+        return params
 
-    llama_cpp.llama_model_default_params = plain_params
+    inner.llama_model_default_params = plain_params
     model = llama_cpp.Llama(source, n_ctx=1024, n_threads=config.threads, n_threads_batch=config.threads, verbose=False)
     best = 0.0
     for _ in range(REPEATS):
@@ -213,8 +214,8 @@ def show(figures: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one run of each instead of five")
-    REPEATS = 1 if parser.parse_args().quick else 5
+    parser.add_argument("--quick", action="store_true", help="one run of each instead of three")
+    REPEATS = 1 if parser.parse_args().quick else 3
     measured = measure()
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps({**provenance(), **measured}, indent=1) + "\n")

@@ -40,7 +40,7 @@ DEFAULT_MODEL = "smollm2"
 DEFAULT_CONTEXT = 8192
 DEFAULT_DRAFT_TOKENS = 7
 # Raised when the way weights are converted changes: converted files of another layout are not read.
-WEIGHTS_LAYOUT = 1
+WEIGHTS_LAYOUT = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class KvView:
-    """One full-attention layer's cache, flat over pages: k, v [pages · 64, Hk, D]. Never holds NaN or infinity."""
+    """One full-attention layer's cache, flat over pages: kv [pages · 64, 2 · Hk, D], keys before values. Never holds NaN
+    or infinity."""
 
-    k: torch.Tensor
-    v: torch.Tensor
+    kv: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,11 @@ class Attention:
         heads = qkv.view(tokens, self.heads + 2 * self.kv_heads, self.width)
         turned = self.heads + self.kv_heads
         if self.w.q_norm is not None and self.w.k_norm is not None:
-            qk = torch.cat([self.w.q_norm(heads[:, : self.heads]), self.w.k_norm(heads[:, self.heads : turned])], 1)
-        else:
-            qk = heads[:, :turned]
-        qk = apply_(qk, round.cos, round.sin)
-        k, v = qk[:, self.heads :], heads[:, turned:]
-        kv.k.index_copy_(0, round.cache_rows, k)
-        kv.v.index_copy_(0, round.cache_rows, v)
-        y = paged_attention(qk[:, : self.heads], kv, round.pieces, self.scale)
+            heads[:, : self.heads] = self.w.q_norm(heads[:, : self.heads])
+            heads[:, self.heads : turned] = self.w.k_norm(heads[:, self.heads : turned])
+        apply_(heads[:, :turned], round.cos, round.sin)
+        kv.kv.index_copy_(0, round.cache_rows, heads[:, self.heads :])
+        y = paged_attention(heads[:, : self.heads], kv, round.pieces, self.scale)
         if gate is not None:
             y = y * torch.sigmoid(gate)
         return self.w.out(y.flatten(1), round.small)

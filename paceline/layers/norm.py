@@ -5,14 +5,20 @@ import torch.nn.functional as F
 
 
 class RmsNorm:
-    """x̂ · w over the last axis, [.., d] → same dtype. `offset` 1 multiplies by (1 + w) instead (zero-centred weights)."""
+    """x · w / sqrt(mean(x²) + eps) over the last axis, [.., d] → same dtype; fp32 inside, one cast at the end.
+
+    `offset` 1 multiplies by (1 + w) instead (zero-centred weights).
+    """
 
     def __init__(self, weight: torch.Tensor, eps: float, offset: int, dtype: torch.dtype) -> None:
-        self.weight = (weight.float() + offset).to(dtype)
-        self.shape, self.eps = (weight.shape[0],), eps
+        self.weight = weight.float() + offset
+        self.eps, self.share, self.dtype = torch.tensor(eps), 1.0 / weight.shape[0], dtype
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.shape, self.weight, self.eps)
+        wide = x.float()
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self.eps, length, length, value=self.share).rsqrt_()
+        return (wide * scale).mul_(self.weight).to(self.dtype)
 
 
 class GatedRmsNorm:

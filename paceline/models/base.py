@@ -1,8 +1,8 @@
 """What a model family provides: its spec from a config, and its weights as parts to convert and load.
 
 A part is one matrix or vector as the layers want it, made of one or more checkpoint tensors stacked along the rows. Parts
-of kind LINEAR are stored in the run's weight format; PRECISE ones (the head, tiny gate projections) stay in bf16 (fp32 in
-an fp32 run), because they decide tokens or gates and cost little; EMBED is the lookup table; PLAIN vectors stay fp32.
+of kind LINEAR are stored in the run's weight format, HEAD and PRECISE ones (tiny gate projections) in the formats which
+that one names for them; EMBED is the lookup table in the activations' dtype; PLAIN vectors stay fp32.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ Config = dict[str, object]
 
 class PartKind(Enum):
     LINEAR = "linear"
+    HEAD = "head"
     PRECISE = "precise"
     EMBED = "embed"
     PLAIN = "plain"
@@ -101,8 +102,8 @@ def shared_parts(spec: ModelSpec, mixer: Callable[[int, LayerKind], list[Part]])
         parts.append(Part(f"{to}.down", PartKind.LINEAR, ((f"{at}.mlp.down_proj.weight", (d, spec.ffn)),)))
         parts.extend(mixer(i, kind))
     parts.append(plain("norm", "model.norm.weight", (d,)))
-    if not spec.tied:
-        parts.append(Part("head", PartKind.PRECISE, (("lm_head.weight", (spec.vocab, d)),)))
+    head = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
+    parts.append(Part("head", PartKind.HEAD, ((head, (spec.vocab, d)),)))
     return parts
 
 

@@ -5,6 +5,7 @@ the caches that `forward` gets; a Decoder is read-only.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -20,38 +21,41 @@ from paceline.quant.base import Linear, Planes, WeightCodec
 Mixer = Callable[[torch.Tensor, Round, KvView | GdnView], torch.Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Codecs:
+    """The formats of one run: that of the layers' matrices, and those that it names for the head and for tiny matrices."""
+
+    linear: WeightCodec
+    head: WeightCodec
+    precise: WeightCodec
+
+
 class Decoder:
     """forward(round, caches) -> hidden [T, d] after the final norm; logits(hidden) -> [n, vocab] fp32."""
 
-    def __init__(
-        self, spec: ModelSpec, planes: Mapping[str, Planes], codec: WeightCodec, precise: WeightCodec, max_context: int
-    ) -> None:
+    def __init__(self, spec: ModelSpec, planes: Mapping[str, Planes], codecs: Codecs, max_context: int) -> None:
+        codec = codecs.linear
         self.spec, self.dtype = spec, codec.dtype
         self.embed = planes["embed"]["weight"]
-        self.head = precise.linear(planes["embed" if spec.tied else "head"])
+        self.head = codecs.head.linear(planes["head"])
         self.norm = self._rms(planes["norm"])
         self.cos, self.sin = tables(inverse_frequencies(spec.rope), max_context, codec.dtype)
-        self.layers = [self._layer(i, kind, planes, codec, precise) for i, kind in enumerate(spec.layers)]
+        self.layers = [self._layer(i, kind, planes, codecs) for i, kind in enumerate(spec.layers)]
 
     def _rms(self, plane: Planes) -> RmsNorm:
         return RmsNorm(plane["weight"], self.spec.rms_eps, self.spec.norm_offset, self.dtype)
 
     def _layer(
-        self,
-        i: int,
-        kind: LayerKind,
-        planes: Mapping[str, Planes],
-        codec: WeightCodec,
-        precise: WeightCodec,
+        self, i: int, kind: LayerKind, planes: Mapping[str, Planes], codecs: Codecs
     ) -> tuple[RmsNorm, "Attention | Gdn", RmsNorm, Mlp]:
         def linear(name: str) -> Linear:
-            return codec.linear(planes[f"layers.{i}.{name}"])
+            return codecs.linear.linear(planes[f"layers.{i}.{name}"])
 
         mlp = Mlp(linear("gate_up"), linear("down"), self.spec.ffn)
         if kind is LayerKind.FULL:
             mixer: Attention | Gdn = self._attention(i, planes, linear)
         else:
-            mixer = self._gdn(i, planes, linear, precise)
+            mixer = self._gdn(i, planes, linear, codecs.precise)
         return self._rms(planes[f"layers.{i}.input_norm"]), mixer, self._rms(planes[f"layers.{i}.post_norm"]), mlp
 
     def _attention(self, i: int, planes: Mapping[str, Planes], linear: Callable[[str], Linear]) -> Attention:

@@ -24,12 +24,17 @@ class Linear(Protocol):
 
 
 class WeightCodec(Protocol):
-    """One weight format on the CPU. Activations have `dtype`; K must be a multiple of `group`."""
+    """One weight format on the CPU. Activations have `dtype`; K must be a multiple of `group`.
+
+    `head` names the format that the output head takes in a run of this format, `precise` that of tiny, sensitive matrices.
+    """
 
     name: str
     exact: bool
     dtype: torch.dtype
     group: int
+    head: str
+    precise: str
 
     def encode(self, weight: torch.Tensor) -> Planes:
         """weight [N, K] float → named planes, as stored in the converted file."""

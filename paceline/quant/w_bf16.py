@@ -33,6 +33,8 @@ class Bf16Codec:
     exact: bool = True
     dtype: torch.dtype = torch.bfloat16
     group: int = 1
+    head: str = "bf16"
+    precise: str = "bf16"
 
     def encode(self, weight: torch.Tensor) -> Planes:
         return {"weight": weight.to(torch.bfloat16).contiguous()}

@@ -23,6 +23,8 @@ class Fp32Codec:
     exact: bool = False
     dtype: torch.dtype = torch.float32
     group: int = 1
+    head: str = "fp32"
+    precise: str = "fp32"
 
     def encode(self, weight: torch.Tensor) -> Planes:
         return {"weight": weight.float().contiguous()}

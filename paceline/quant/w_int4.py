@@ -23,6 +23,8 @@ class Int4Codec:
     exact: bool = True
     dtype: torch.dtype = torch.bfloat16
     group: int = GROUP
+    head: str = "int8"
+    precise: str = "bf16"
 
     def encode(self, weight: torch.Tensor) -> Planes:
         rows, columns = weight.shape

@@ -9,7 +9,7 @@ from paceline.core.config import EngineConfig
 from paceline.core.request import Request
 from paceline.drafters import DRAFTERS
 from paceline.drafters.base import Drafter
-from paceline.models.decoder import Decoder
+from paceline.models.decoder import Codecs, Decoder
 from paceline.quant import WEIGHT_CODECS
 from paceline.runner import buffers
 from paceline.runner.round import RoundRunner
@@ -23,10 +23,10 @@ class TorchBackend:
     def __init__(self, config: EngineConfig, weights: Weights, drafter: Drafter | None = None) -> None:
         torch.set_num_threads(config.threads)
         codec = WEIGHT_CODECS.get(config.weights)
-        precise = WEIGHT_CODECS.get("fp32" if codec.dtype == torch.float32 else "bf16")
+        codecs = Codecs(codec, WEIGHT_CODECS.get(codec.head), WEIGHT_CODECS.get(codec.precise))
         self.config, self.spec = config, weights.spec
         self.weights_bytes = weights.nbytes
-        model = Decoder(weights.spec, weights.planes, codec, precise, config.max_context)
+        model = Decoder(weights.spec, weights.planes, codecs, config.max_context)
         self.caches = buffers.allocate(weights.spec, config, codec.dtype)
         self.vocab = min(config.sampled_vocab or weights.spec.vocab, weights.spec.vocab)
         self.drafter = drafter or DRAFTERS.get(config.drafter)()

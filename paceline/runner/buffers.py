@@ -15,8 +15,8 @@ def allocate(spec: ModelSpec, config: EngineConfig, dtype: torch.dtype) -> Cache
     layers: list[KvView | GdnView] = []
     for kind in spec.layers:
         if kind is LayerKind.FULL:
-            shape = (config.pages * PAGE_TOKENS, spec.kv_heads, spec.head_dim)
-            layers.append(KvView(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)))
+            shape = (config.pages * PAGE_TOKENS, 2 * spec.kv_heads, spec.head_dim)
+            layers.append(KvView(torch.zeros(shape, dtype=dtype)))
         else:
             layers.append(_gdn(spec, config.max_concurrency, dtype))
     return Caches(tuple(layers))
@@ -47,7 +47,7 @@ def count_bytes(caches: Caches) -> tuple[int, int]:
     kv = state = 0
     for view in caches.layers:
         if isinstance(view, KvView):
-            kv += view.k.nbytes + view.v.nbytes
+            kv += view.kv.nbytes
         else:
             tensors = (view.state, view.conv, view.draft_columns, view.draft_beta, view.draft_decay)
             state += sum(t.nbytes for t in tensors)

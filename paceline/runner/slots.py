@@ -28,6 +28,6 @@ def open_slot(request: Request, config: EngineConfig, vocab: int) -> Slot:
         max_tokens=min(request.max_tokens, room),
         reason="output_limit" if request.max_tokens <= room else "context_capacity",
         min_tokens=request.min_tokens,
-        stop_ids=frozenset(request.stop_ids),
+        stop_ids=frozenset(i for i in request.stop_ids if i < vocab),
     )
     return Slot(Sampler(request.sampling, request.prompt, vocab), limits)

@@ -79,21 +79,33 @@ def convert(source: Path, parts: list[Part], codec: WeightCodec) -> dict[str, Pl
 def _encode(
     tensors: Iterator[tuple[str, torch.Tensor]], parts: list[Part], codec: WeightCodec
 ) -> Iterator[tuple[str, Planes]]:
-    home = {name: part for part in parts for name, _ in part.sources}
+    home: dict[str, list[Part]] = {}
+    for part in parts:
+        for name, _ in part.sources:
+            home.setdefault(name, []).append(part)
     found: dict[str, torch.Tensor] = {}
+    made: set[str] = set()
     for name, tensor in tensors:
         found[name] = tensor
-        part = home[name]
-        if all(source in found for source, _ in part.sources):
-            pieces = [found.pop(source).float() for source, _ in part.sources]
-            if part.shape_each is not None:
-                pieces = [part.shape_each(piece) for piece in pieces]
-            whole = torch.cat(pieces)
-            if part.kind is PartKind.LINEAR:
-                yield part.name, codec.encode(whole)
-            else:
-                dtype = torch.float32 if part.kind is PartKind.PLAIN else codec.dtype
-                yield part.name, {"weight": whole.to(dtype)}
+        for part in home[name]:
+            if part.name not in made and all(source in found for source, _ in part.sources):
+                made.add(part.name)
+                yield part.name, _planes(part, [found[source].float() for source, _ in part.sources], codec)
+        for source in [s for s in found if all(part.name in made for part in home[s])]:
+            del found[source]
+
+
+def _planes(part: Part, pieces: list[torch.Tensor], codec: WeightCodec) -> Planes:
+    if part.shape_each is not None:
+        pieces = [part.shape_each(piece) for piece in pieces]
+    whole = torch.cat(pieces)
+    if part.kind is PartKind.LINEAR:
+        return codec.encode(whole)
+    if part.kind is PartKind.HEAD:
+        return WEIGHT_CODECS.get(codec.head).encode(whole)
+    if part.kind is PartKind.PRECISE:
+        return WEIGHT_CODECS.get(codec.precise).encode(whole)
+    return {"weight": whole.to(torch.float32 if part.kind is PartKind.PLAIN else codec.dtype)}
 
 
 def _check_groups(parts: list[Part], codec: WeightCodec) -> None:

@@ -14,6 +14,8 @@ from paceline.sampling.noise import gumbel, key
 
 # top-p alone keeps few tokens on real logits: a partial sort usually holds them all.
 _FIRST_LOOK = 512
+# Below this a draw differs from greedy only among logits 1e-4 apart, and logits/T may leave fp32's range.
+_GREEDY_BELOW = 1e-5
 
 
 class Penalties:
@@ -55,7 +57,8 @@ class Sampler:
         usable = {i: v for i, v in params.logit_bias.items() if i < vocab}
         self.bias_ids = torch.tensor(list(usable), dtype=torch.int64) if usable else None
         self.bias = torch.tensor(list(usable.values()), dtype=torch.float32) if usable else None
-        self.plain_greedy = params.temperature == 0.0 and not self.penalties.active and self.bias_ids is None
+        self.greedy = params.temperature < _GREEDY_BELOW
+        self.plain_greedy = self.greedy and not self.penalties.active and self.bias_ids is None
 
     def draw(self, logits: torch.Tensor, index: int, forbidden: list[int]) -> int:
         """logits [V] fp32 (not changed); `index` of the token being sampled; ids that may not be sampled here."""
@@ -65,7 +68,7 @@ class Sampler:
             logits = logits.index_add(0, self.bias_ids, self.bias)
         if forbidden:
             logits = logits.index_fill(0, torch.tensor(forbidden, dtype=torch.int64), float("-inf"))
-        if self.params.temperature == 0.0:
+        if self.greedy:
             return int(logits.argmax())
         scaled = logits / self.params.temperature
         values, ids = keep(scaled, self.params)
@@ -97,13 +100,17 @@ def keep(scaled: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, to
 
 
 def _nucleus(scaled: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Indices of the top-p set of logits [n], most likely first."""
+    """Indices of the top-p set of logits [n]; of tokens that tie at its edge, those with the lowest indices."""
     total = torch.logsumexp(scaled.double(), 0)
     look = min(_FIRST_LOOK, scaled.shape[0])
     while True:
         values, order = torch.topk(scaled, look)
         before = torch.exp(values.double() - total).cumsum(0)
         if look == scaled.shape[0] or before[-1] >= top_p:
-            reached = int((before < top_p).sum())
-            return order[: reached + 1]
+            size = min(int((before < top_p).sum()) + 1, look)
+            if size < look and values[size] < values[size - 1]:
+                return order[:size]
+            edge = values[size - 1]
+            above = order[: int((values > edge).sum())]  # topk's order among equal values is arbitrary
+            return torch.cat([above, torch.nonzero(scaled == edge).squeeze(1)[: size - above.shape[0]]])
         look = min(look * 16, scaled.shape[0])

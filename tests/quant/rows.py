@@ -1,12 +1,13 @@
 """Does any row's result depend on the other rows? Run as a program, since the instruction set is fixed when torch loads.
 
-`python -m tests.quant.rows` prints one JSON object: `int_mm_is_exact`, and `failures`, a list per check (empty: it holds).
+`python -m tests.quant.rows` prints one JSON object: `int8_product`, the way that int8 linears take, and `failures`, a list per check (empty: it holds).
 Every check draws its batches from a pool of rows whose results alone are known, so the neighbours change with each batch.
 """
 
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -18,7 +19,7 @@ from paceline.layers.mlp import Mlp
 from paceline.layers.norm import GatedRmsNorm, RmsNorm
 from paceline.quant import WEIGHT_CODECS
 from paceline.quant.base import Linear
-from paceline.quant.w_int8 import int_mm_is_exact
+from paceline.quant.w_int8 import fastest_product
 
 EXACT = tuple(name for name in WEIGHT_CODECS if WEIGHT_CODECS.get(name).exact)
 BETWEEN = ("rms_norm", "gated_norm", "mlp", "attention_gate", "rope", "gdn_rows", "gdn_window")
@@ -28,7 +29,7 @@ MODEL_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))  # SmolLM2's q
 TINY_SHAPES = ((96, 64), (200, 128), (64, 192))
 HEAD_SHAPE = (49152, 576)
 FEW = tuple(range(1, 71))
-MANY = (100, 127, 128, 129, 256, 257, 511, 512, 777, 1023, 1024)
+MANY = (100, 128, 129, 257, 1023, 1024)
 EVERY_SPLIT_UP_TO = 20
 POOL = 48
 
@@ -92,11 +93,11 @@ def check_formats(checker: Checker) -> None:
             checker.linear(name, linear, shape, (*FEW, *MANY))
     precise = WEIGHT_CODECS.get("bf16")  # what the head is kept in
     head = precise.linear({"weight": (checker.normal(*HEAD_SHAPE) * 0.05).to(torch.bfloat16)})
-    checker.linear("head", head, HEAD_SHAPE, (1, 5, 8, 16, 17, 33))
+    checker.linear("head", head, HEAD_SHAPE, (1, 5, 17))
 
 
 def check_int8_product(checker: Checker) -> None:
-    """The linear multiplies integers exactly, also where `_int_mm` would saturate. Rows of whole numbers up to ±127 have
+    """The linear multiplies integers exactly, also where oneDNN would saturate. Rows of whole numbers up to ±127 have
     the scale 1, so the codes are the numbers themselves."""
     codec = WEIGHT_CODECS.get("int8")
     scale = torch.ones(96)
@@ -118,13 +119,18 @@ def check_norms_and_mlp(checker: Checker) -> None:
             norm = RmsNorm(checker.normal(width), 1e-5, offset, dtype)
             checker.rows("rms_norm", norm, checker.pool(width))
         heads = RmsNorm(checker.normal(64), 1e-5, offset, dtype)
-        checker.rows("rms_norm", lambda x, n=heads: n(x.view(-1, 15, 64)[:, :9]).flatten(1), checker.pool(15 * 64))
+        checker.rows("rms_norm", partial(_norm_of_heads, heads), checker.pool(15 * 64))
     gated = GatedRmsNorm(checker.normal(64), 1e-6, dtype)
     both = checker.pool(2 * 6 * 64)
     checker.rows("gated_norm", lambda x: gated(*x.view(-1, 2, 6, 64).unbind(1)).flatten(1), both)
     for ffn in (1536, 128, 40):
         mlp = Mlp(lambda x, small: x, lambda x, small: x, ffn)  # the linears left out: silu of a slice, times a slice
-        checker.rows("mlp", lambda x, m=mlp: m(x, 0), checker.pool(2 * ffn))
+        checker.rows("mlp", partial(mlp, small=0), checker.pool(2 * ffn))
+
+
+def _norm_of_heads(norm: RmsNorm, x: torch.Tensor) -> torch.Tensor:
+    """Nine heads out of fifteen: a slice whose rows do not follow each other."""
+    return norm(x.view(-1, 15, 64)[:, :9]).flatten(1)
 
 
 def check_attention_parts(checker: Checker) -> None:
@@ -217,7 +223,7 @@ def main() -> None:
     check_norms_and_mlp(checker)
     check_attention_parts(checker)
     check_gdn(checker)
-    print(json.dumps({"int_mm_is_exact": int_mm_is_exact(), "failures": checker.failures}))
+    print(json.dumps({"int8_product": fastest_product().__name__, "failures": checker.failures}))
 
 
 if __name__ == "__main__":

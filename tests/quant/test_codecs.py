@@ -7,7 +7,7 @@ import torch
 
 from paceline.quant import WEIGHT_CODECS
 from paceline.quant.w_int4 import GROUP
-from paceline.quant.w_int8 import Int8Linear, _fp32_int_mm, int_mm_is_exact
+from paceline.quant.w_int8 import Int8Linear, plain_product
 
 SHAPES = ((960, 576), (576, 1536), (96, 64), (200, 128), (64, 192), (1, 32), (65, 32))
 # Results are rounded to bf16 (1.7e-3); int8 rounds its activations to 1/127 of each row's largest on top, and int4's
@@ -29,7 +29,7 @@ def test_every_format_has_bounds() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", WEIGHT_CODECS)
+@pytest.mark.parametrize("name", list(WEIGHT_CODECS))
 def test_linear_multiplies_what_decode_says(name: str, shape: tuple[int, int]) -> None:
     codec = WEIGHT_CODECS.get(name)
     planes = codec.encode(weights(*shape))
@@ -46,7 +46,7 @@ def test_linear_multiplies_what_decode_says(name: str, shape: tuple[int, int]) -
         assert relative_rms(got, want[:rows]) < allowed, (rows, small)
 
 
-@pytest.mark.parametrize("name", WEIGHT_CODECS)
+@pytest.mark.parametrize("name", list(WEIGHT_CODECS))
 def test_encoding_keeps_the_weight(name: str) -> None:
     codec = WEIGHT_CODECS.get(name)
     weight = weights(200, 576)
@@ -99,22 +99,22 @@ def test_int4_planes_hold_two_codes_in_a_byte() -> None:
 
 @pytest.mark.parametrize("columns", [64, 1024, 1025, 4096])
 def test_the_fp32_product_of_integers_is_exact(columns: int) -> None:
-    """It takes the place of `_int_mm` where that saturates; its largest partial sums stay below 2²⁴."""
+    """It takes the place of oneDNN's where that saturates; its largest partial sums stay below 2²⁴."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randint(-127, 128, (20, columns), generator=generator, dtype=torch.int8)
     weight = torch.randint(-127, 128, (40, columns), generator=generator, dtype=torch.int8)
     x[0], x[1], weight[0], weight[1] = 127, -127, 127, -127
     x[2], weight[2] = 127, 127
     x[2, -1], weight[2, -1] = 1, 1  # an odd sum: lost once a partial sum passes 2²⁴
-    assert torch.equal(_fp32_int_mm(x, weight.t()).long(), x.long() @ weight.long().t())
+    scale = torch.rand(40, generator=generator) + 0.5
+    exact = (x.long() @ weight.long().t()).to(torch.int32)
+    assert torch.equal(plain_product(weight, scale)(x), exact * scale)
 
 
 def test_int8_linears_agree_with_either_product(monkeypatch: pytest.MonkeyPatch) -> None:
     planes = WEIGHT_CODECS.get("int8").encode(weights(96, 576))
     x = torch.randn(33, 576, generator=torch.Generator().manual_seed(4)).to(torch.bfloat16)
     here = Int8Linear(planes["weight"], planes["scale"])(x, 33)
-    monkeypatch.setattr("paceline.quant.w_int8.int_mm_is_exact", lambda: False)
-    assert int_mm_is_exact() in (True, False)
+    monkeypatch.setattr("paceline.quant.w_int8.fastest_product", lambda: plain_product)
     fallback = Int8Linear(planes["weight"], planes["scale"])
-    assert fallback.product is _fp32_int_mm
     assert torch.equal(fallback(x, 33), here)
