@@ -113,7 +113,8 @@ def _check_groups(parts: list[Part], codec: WeightCodec) -> None:
         columns = part.sources[0][1][-1]
         if part.kind is PartKind.LINEAR and columns % codec.group:
             name = part.sources[0][0]
-            fix = f"{name} has {columns} columns, not a multiple of {codec.group}; choose bf16 or int8"
+            others = ", ".join(other for other in WEIGHT_CODECS if WEIGHT_CODECS.get(other).group == 1)
+            fix = f"{name} has {columns} columns, not a multiple of {codec.group}; choose one of {others}"
             raise ConfigError("--weights", codec.name, fix)
 
 

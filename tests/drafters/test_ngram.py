@@ -106,7 +106,7 @@ def served(drafter: Drafter, slot: int, text: list[int], k: int) -> list[list[in
     return drafts
 
 
-TEXTS = [[random.Random(n).randrange(4) for _ in range(50)] for n in range(3)]
+TEXTS = [random.Random(n).choices(range(6), k=50) for n in range(3)]
 
 
 @pytest.mark.parametrize("k", [1, 3, 7, 15])

@@ -1,7 +1,7 @@
 """Does any row's result depend on the other rows? Run as a program, since the instruction set is fixed when torch loads.
 
-`python -m tests.quant.rows` prints one JSON object: `int8_product`, the way that int8 linears take, and `failures`, a list per check (empty: it holds).
-Every check draws its batches from a pool of rows whose results alone are known, so the neighbours change with each batch.
+`python -m tests.quant.rows` prints one JSON object: `int8_product`, the way that int8 linears take, and `failures`, a list
+per check (empty: it holds). Every check draws its batches from a pool of rows whose results alone are known, so the neighbours change with each batch.
 """
 
 import json
@@ -91,9 +91,10 @@ def check_formats(checker: Checker) -> None:
         for shape in (*MODEL_SHAPES, *TINY_SHAPES):
             linear = codec.linear(codec.encode(checker.normal(*shape) * 0.05))
             checker.linear(name, linear, shape, (*FEW, *MANY))
-    precise = WEIGHT_CODECS.get("bf16")  # what the head is kept in
-    head = precise.linear({"weight": (checker.normal(*HEAD_SHAPE) * 0.05).to(torch.bfloat16)})
-    checker.linear("head", head, HEAD_SHAPE, (1, 5, 17))
+    for name in sorted({WEIGHT_CODECS.get(name).head for name in EXACT}):
+        codec = WEIGHT_CODECS.get(name)
+        head = codec.linear(codec.encode(checker.normal(*HEAD_SHAPE) * 0.05))
+        checker.linear("head", head, HEAD_SHAPE, (1, 5, 17))
 
 
 def check_int8_product(checker: Checker) -> None:
