@@ -91,10 +91,10 @@ def test_the_torch_free_half_loads_no_torch(part: str) -> None:
 
 def test_starting_up_loads_no_torch_for_real() -> None:
     """Libraries count here too: what the command line, the HTTP process and the wiring import, they import for good."""
-    code = (
-        "import sys, paceline.cli.main, paceline.server.run, paceline.build, paceline.engine.process, paceline.measure.campaign\n"
-        f"print(*sorted({HEAVY!r} & set(sys.modules)))"
+    starts = (
+        "paceline.cli.main, paceline.server.run, paceline.build, paceline.engine.process, paceline.measure.campaign"
     )
+    code = f"import sys, {starts}\nprint(*sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []

@@ -1,7 +1,8 @@
 """Does any row's result depend on the other rows? Run as a program, since the instruction set is fixed when torch loads.
 
 `python -m tests.quant.rows` prints one JSON object: `int8_product`, the way that int8 linears take, and `failures`, a list
-per check (empty: it holds). Every check draws its batches from a pool of rows whose results alone are known, so the neighbours change with each batch.
+per check (empty: it holds). Every check draws its batches from a pool of rows whose results alone are known, so the
+neighbours change with each batch.
 """
 
 import json

@@ -30,8 +30,7 @@ SAMPLINGS = {
         repetition_penalty=1.1,
     ),
 }
-K_MAX = 7
-LENGTHS = [*range(1, 2 * K_MAX + 4), 57, 63, 64, 65, 71, 80, 121, 128, 129, 135, 200]
+LENGTHS = [1, 2, 3, 4, 7, 8, 9, 16, 17, 63, 64, 65, 71, 121, 129, 200]  # around K + 1, 2K + 3, 64n and the chunks
 TOKENS = 14
 
 
@@ -70,12 +69,9 @@ def test_same_tokens_everywhere(family: str, weights: str, kind: str, folders: d
         (scripted("right"), 1, 2, 128, 0),
         (scripted("right"), 7, 4, 64, 3),
         (scripted("wrong"), 3, 4, 128, 2),
-        (scripted("half"), 3, 1, 64, 0),
-        (scripted("half"), 7, 4, 512, 1),
+        (scripted("half"), 3, 1, 512, 0),
         (scripted("half"), 15, 2, 64, 0),
-        (NgramDrafter(), 1, 4, 64, 2),
-        (NgramDrafter(), 3, 2, 192, 0),
-        (NgramDrafter(), 7, 4, 64, 0),
+        (NgramDrafter(), 7, 4, 64, 1),
     ):
         got = run(model, work, drafter, stagger, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk)
         for request, reply, want in zip(work, got, expected, strict=True):
