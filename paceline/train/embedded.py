@@ -54,7 +54,11 @@ class Plan:
 def full_plan(args: argparse.Namespace) -> Plan:
     config = TargetConfig()
     return Plan(
-        target=TargetRecipe(LoopSettings(args.minutes_target), config, rows=args.rows),
+        target=TargetRecipe(
+            LoopSettings(args.minutes_target, matrix_rate=args.matrix_rate, rate=args.matrix_rate / 2),
+            config,
+            rows=args.rows,
+        ),
         mtp=MtpRecipe(LoopSettings(args.minutes_mtp), rows=args.rows // 2),
         drafter=DrafterRecipe(LoopSettings(args.minutes_drafter), rows=args.rows // 2),
         corpus=CorpusSettings(args.chats, data=args.data),
@@ -247,6 +251,9 @@ def main() -> None:
     parser.add_argument("--minutes-drafter", type=float, default=3.0)
     parser.add_argument("--chats", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=64, help="packed rows of 1,024 tokens per step")
+    parser.add_argument(
+        "--matrix-rate", type=float, default=8e-3, help="the target's peak rate; half of it for vectors"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--toy", action="store_true", help="toy sizes, for a check on the CPU")
