@@ -49,6 +49,7 @@ class Plan:
     tokenizer_chats: int = 40000
     eval_prompts: int = 48
     eval_tokens: int = 192
+    head_drafts: int = 3
 
 
 def full_plan(args: argparse.Namespace) -> Plan:
@@ -209,7 +210,9 @@ class Build:
         replies = self.replies(target)
         found: dict[str, object] = {}
         if (self.out / "mtp.safetensors").exists():
-            found["mtp"] = evaluate.acceptance(target, replies, evaluate.mtp_right(target, self.load_head(), 3))
+            found["mtp"] = evaluate.acceptance(
+                target, replies, evaluate.mtp_right(target, self.load_head(), self.plan.head_drafts)
+            )
         for stage in self.blocks:
             if (self.out / f"{stage}.safetensors").exists():
                 found[stage] = evaluate.acceptance(
@@ -219,12 +222,21 @@ class Build:
 
     def export(self) -> None:
         folder = self.out / "embedded"
-        export_target(self.load_target(), self.load_head(), self.plan.target.config, folder)
+        head_share = self._acceptance("mtp", self.plan.head_drafts)
+        export_target(self.load_target(), self.load_head(), self.plan.target.config, folder, head_share)
         for stage, config in self.blocks.items():
-            export_drafter(self.load_drafter(stage), config, folder / stage)
+            share = self._acceptance(stage, config.block - 1)
+            export_drafter(self.load_drafter(stage), config, folder / "drafters" / stage, share)
         (folder / "MODEL_CARD.md").write_text(model_card(self.results), encoding="utf-8")
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         self.done("export", bytes=size)
+
+    def _acceptance(self, stage: str, k: int) -> dict[str, float]:
+        """Accepted / proposed at this K, pooled, from the eval stage; empty before it ran."""
+        found = self.results.get("eval", {}).get(stage)
+        if not isinstance(found, dict):
+            return {}
+        return {str(k): round((found["pooled"]["tokens_per_round"] - 1) / k, 3)}
 
     def stages(self) -> dict[str, Callable[[], None]]:
         return {

@@ -118,18 +118,25 @@ def write_json(file: Path, content: object) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def export_target(target: nn.Module, head: nn.Module, c: TargetConfig, folder: Path) -> None:
+def export_target(
+    target: nn.Module, head: nn.Module, c: TargetConfig, folder: Path, acceptance: dict[str, float]
+) -> None:
+    """`acceptance` is accepted / proposed by K, as measured; a served drafter is compared with it."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {**bf16_state(target), **bf16_state(head, "mtp.")}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    write_json(folder / "config.json", target_config(c))
+    write_json(folder / "config.json", {**target_config(c), **_stated("paceline_mtp", acceptance)})
     generation = {"eos_token_id": [END_ID, PAD_ID], "pad_token_id": PAD_ID, "do_sample": True}
     write_json(folder / "generation_config.json", {**generation, "temperature": 0.6, "top_p": 0.95, "top_k": 20})
 
 
-def export_drafter(drafter: nn.Module, c: BlockConfig, folder: Path) -> None:
+def export_drafter(drafter: nn.Module, c: BlockConfig, folder: Path, acceptance: dict[str, float]) -> None:
     save_module(drafter, folder / "model.safetensors")
-    write_json(folder / "config.json", drafter_config(c))
+    write_json(folder / "config.json", {**drafter_config(c), **_stated("paceline", acceptance)})
+
+
+def _stated(key: str, acceptance: dict[str, float]) -> dict[str, object]:
+    return {key: {"expected_acceptance": acceptance}} if acceptance else {}
 
 
 def parameters(module: nn.Module) -> int:

@@ -50,7 +50,11 @@ def test_export_loads(built: Path) -> None:
         "generation_config.json",
         "MODEL_CARD.md",
     }
-    pairs = {f"{at}{name}" for at in ("", "dflash/", "dflash2/") for name in ("config.json", "model.safetensors")}
+    pairs = {
+        f"{at}{name}"
+        for at in ("", "drafters/dflash/", "drafters/dflash2/")
+        for name in ("config.json", "model.safetensors")
+    }
     assert files == texts | pairs
     model = Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -60,13 +64,14 @@ def test_export_loads(built: Path) -> None:
     ids = prompt if isinstance(prompt, torch.Tensor) else prompt["input_ids"]
     assert torch.isfinite(model(ids).logits).all()
     assert "mtp.fc.weight" in load_file(folder / "model.safetensors")
-    plain, grown = (load_file(folder / name / "model.safetensors") for name in ("dflash", "dflash2"))
+    plain, grown = (load_file(folder / "drafters" / name / "model.safetensors") for name in ("dflash", "dflash2"))
     layers = toy_plan().drafter.config.layers
     assert len(plain) == 3 + 11 * layers
     assert len(grown) == len(plain) + 4 * layers + 3
-    config = json.loads((folder / "dflash2" / "config.json").read_text())
+    config = json.loads((folder / "drafters" / "dflash2" / "config.json").read_text())
     assert config["architectures"] == ["DFlash2DraftModel"]
     assert config["is_causal"] is False
+    assert set(config["paceline"]["expected_acceptance"]) == {"7"}
 
 
 def test_corpus_does_not_depend_on_processes(built: Path) -> None:

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jinja2
 import jinja2.sandbox
@@ -19,11 +20,12 @@ from paceline.train.chats import TEMPLATE, Chat, render
 from paceline.train.drafter_loss import DrafterLoss, draw_blocks, labels_of, row_weights
 from paceline.train.embedded import toy_plan
 from paceline.train.evaluate import Count
-from paceline.train.export import bf16_state, export_target
+from paceline.train.export import bf16_state, drafter_config, export_target, target_config
 from paceline.train.generate import generate
 from paceline.train.mtp import MtpHead
 from paceline.train.target import Packed, Target, TargetConfig, pack
 from paceline.train.workloads import MAKERS
+from tests.drafters import oracle
 
 PLAN = toy_plan()
 CONFIG = PLAN.target.config
@@ -82,7 +84,7 @@ def test_documents_of_a_row_do_not_see_each_other() -> None:
 
 def test_target_equals_transformers_and_loads_in_paceline(tmp_path: Path) -> None:
     target, ids = shaken_target(), random_ids(2, 150)
-    export_target(target, MtpHead(CONFIG), CONFIG, tmp_path)
+    export_target(target, MtpHead(CONFIG), CONFIG, tmp_path, {})
     oracle = Qwen3_5ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     with torch.no_grad():
         expected = oracle(ids).logits
@@ -187,6 +189,40 @@ def test_mtp_chain_equals_serving_order() -> None:
             out = head(target, text, padded, one_document(text), 1)[0][:, slots - 1]
             torch.testing.assert_close(outputs[step][:, anchor - 1 + step], out, atol=1e-4, rtol=1e-3)
             chain = torch.cat([chain, out[:, None]], 1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_block_drafter_equals_the_formulas(dynamic: bool) -> None:
+    torch.manual_seed(5)
+    config = replace(BLOCK, dynamic=dynamic, window=24)
+    drafter, target, ids = BlockDrafter(config), shaken_target(), random_ids(1, 45)
+    for parameter in drafter.parameters():
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    packed = one_document(ids)
+    _, features = target(ids, packed, config.taps)
+    with torch.no_grad():
+        hidden = drafter(
+            target, ids, features, packed.docs, Blocks(torch.tensor([[40]]), torch.tensor([[config.block]]))
+        )
+    state, embed = drafter.state_dict(), target.model.embed_tokens.weight
+    taps = torch.cat(features, -1)[0, :40]
+    expected = oracle.block_hidden(state, drafter_config(config), embed, taps, int(ids[0, 40]), config.block - 1)
+    torch.testing.assert_close(hidden[0, 0, 1:], expected, atol=1e-4, rtol=1e-3)
+
+
+def test_mtp_head_equals_the_formulas() -> None:
+    torch.manual_seed(6)
+    head, target, ids = MtpHead(CONFIG), shaken_target(), random_ids(1, 30)
+    for parameter in head.parameters():
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    packed = one_document(ids)
+    hidden, _ = target(ids, packed)
+    with torch.no_grad():
+        outputs = head(target, ids, hidden, packed, 1)
+    state = {f"mtp.{name}": value for name, value in head.state_dict().items()}
+    config = SimpleNamespace(**target_config(CONFIG))
+    expected = oracle.mtp_output(state, config, target.model.embed_tokens.weight, hidden[0, :20], ids[0, 1:21].tolist())
+    torch.testing.assert_close(outputs[0, 0, 19], expected, atol=1e-4, rtol=1e-3)
 
 
 def test_labels_stand_at_their_own_position() -> None:
