@@ -1,4 +1,4 @@
-"""Drives a drafter by hand over a known sequence, as the runner would: prompt chunks, then rounds with given accepted counts."""
+"""Drives a drafter by hand over a known sequence, as the runner would: prompt chunks, then rounds of given lengths."""
 
 from dataclasses import dataclass, field
 
