@@ -2,12 +2,13 @@
 
 Deterministic from a seed and a number of chats, whatever the number of processes. A packed word holds the token id in
 its low 13 bits; bit 15 marks answer tokens (what a drafter may be anchored in), bit 14 the first token of a document.
-Held-out chats come from seeds that the corpus never uses.
+Prompts whose checksum says so are held out: they are never in a corpus.
 """
 
 import json
 import os
 import random
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ ANSWER, START, ID_MASK = 1 << 15, 1 << 14, (1 << 13) - 1
 _SHARES = {"structured": 24, "code": 24, "translation": 18, "reasoning": 18, "story": 16}
 _BATCH = 2000
 _OPEN_ROWS = 24
+_HELD_OUT = 50  # one prompt in that many
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,19 @@ class CorpusSettings:
 
 
 def held_out(kind: str, count: int) -> list[Chat]:
-    """Chats of one workload from seeds of their own; a short prompt may still stand in the corpus by chance."""
-    return [MAKERS[kind](random.Random(f"held-out/{kind}/{i}")) for i in range(count)]
+    """Distinct chats of one workload whose prompts are not in any corpus."""
+    found: dict[tuple[tuple[str, str], ...], Chat] = {}
+    r = random.Random(f"held-out/{kind}")
+    while len(found) < count:
+        chat = MAKERS[kind](r)
+        if is_held_out(chat):
+            found[chat.turns] = chat
+    return list(found.values())
+
+
+def is_held_out(chat: Chat) -> bool:
+    """Decided by the prompt's text alone: prompts from templates repeat, whatever the seed."""
+    return zlib.crc32(repr(chat.turns).encode()) % _HELD_OUT == 0
 
 
 def _smalltalk(r: random.Random) -> Chat:
@@ -79,10 +92,9 @@ def chats_of(settings: CorpusSettings, batch: int) -> Iterator[Chat]:
     r = random.Random(f"corpus/{settings.seed}/{batch}")
     kinds, weights = list(_SHARES), list(_SHARES.values())
     for _ in range(min(_BATCH, settings.chats - batch * _BATCH)):
-        if r.random() < 0.01:
-            yield _smalltalk(r)
-        else:
-            yield MAKERS[r.choices(kinds, weights)[0]](r)
+        chat = _smalltalk(r) if r.random() < 0.01 else MAKERS[r.choices(kinds, weights)[0]](r)
+        if not is_held_out(chat):
+            yield chat
 
 
 def encode(tokenizer: Tokenizer, chats: list[Chat]) -> list[np.ndarray]:

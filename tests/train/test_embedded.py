@@ -85,10 +85,12 @@ def test_corpus_does_not_depend_on_processes(built: Path) -> None:
 
 
 def test_held_out_prompts_are_new() -> None:
-    seen = {chat.turns for batch in range(2) for chat in chats_of(CorpusSettings(4000), batch)}
-    for kind in ("structured", "reasoning", "story"):
+    settings = CorpusSettings(8000)
+    seen = {chat.turns for batch in range(settings.batches) for chat in chats_of(settings, batch)}
+    for kind in MAKERS:
         chats = held_out(kind, 40)
-        assert sum(chat.turns in seen for chat in chats) <= 12, kind
+        assert len({chat.turns for chat in chats}) == 40
+        assert not any(chat.turns in seen for chat in chats)
 
 
 def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
