@@ -15,8 +15,8 @@ Chats written by the generators in `paceline/train/workloads`, a few short funct
 (PSF licence), and, where the data folder was given, GSM8K's training part (MIT) and tinyshakespeare (public domain).
 Drafters were trained on the target's own replies to the corpus' prompts.
 """
-_MEASURED = """Greedy, on held-out prompts of the same generators (never in the corpus), offline: tokens per round and, for every
-draft position, the share of rounds that accepted at least that many drafts (joint)."""
+_MEASURED = """Greedy, on held-out prompts of the same generators (never in the corpus), offline: tokens per round and, for
+every draft position, the share of rounds that accepted at least that many drafts (joint)."""
 _STAGES = ("target", "mtp", "dflash", "dflash2")
 
 
