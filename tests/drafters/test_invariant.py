@@ -77,7 +77,7 @@ def requests(kind: str) -> list[Request]:
 def test_same_tokens_with_every_drafter(name: str, family: str, kind: str, folders: dict[str, Path]) -> None:
     model: Model = load(folders[family], "bf16")
     work = requests(kind)
-    base = run(model, work, max_concurrency=1)
+    base = run(model, work, max_concurrency=1, threads=1)
     expected = [(reply.ids, reply.reason) for reply in base]
     answers = {tuple(r.prompt): reply.ids for r, reply in zip(work, base, strict=True)}
     own = maker(name, folders)
@@ -86,7 +86,7 @@ def test_same_tokens_with_every_drafter(name: str, family: str, kind: str, folde
         return Helped(own(target), answers, target.vocab)
 
     def same(drafter: Callable[[Target], Drafter], k: int, c: int, chunk: int) -> None:
-        got = run(model, work, drafter, k % 2, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk)
+        got = run(model, work, drafter, k % 2, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk, threads=1)
         assert [(reply.ids, reply.reason) for reply in got] == expected, (k, c)
         assert sum(reply.tally.at(len(reply.ids)).proposed for reply in got) > 0
 
@@ -99,7 +99,7 @@ def test_same_tokens_with_every_drafter(name: str, family: str, kind: str, folde
 def test_a_cut_and_a_new_request_on_its_slot(folders: dict[str, Path]) -> None:
     """A stop id inside a window ends a request; the next one on the slot drafts from a clean state."""
     model = load(folders["hybrid"], "bf16")
-    (plain,) = run(model, [Request(id=0, prompt=[5, 6, 7], max_tokens=12, sampling=sampling())])
+    (plain,) = run(model, [Request(id=0, prompt=[5, 6, 7], max_tokens=12, sampling=sampling())], threads=1)
     stop = plain.ids[6]
     work = [
         Request(id=i, prompt=[5, 6, 7], max_tokens=12, sampling=sampling(), stop_ids=[stop] if i % 2 == 0 else [])
@@ -113,7 +113,7 @@ def test_a_cut_and_a_new_request_on_its_slot(folders: dict[str, Path]) -> None:
             inner.script.right = lambda at: at != 3
             return inner
 
-        replies = run(model, work, helped, draft_tokens=7, max_concurrency=1)
+        replies = run(model, work, helped, draft_tokens=7, max_concurrency=1, threads=1)
         first = plain.ids.index(stop)
         for i, reply in enumerate(replies):
             assert reply.ids == (plain.ids[: first + 1] if i % 2 == 0 else plain.ids)
