@@ -153,7 +153,8 @@ def _drafter_path(options: EngineOptions, folder: Path) -> str | None:
             raise ConfigError("--drafter-path", options.drafter_path, fix)
         return None
     source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
-    path = Path(options.drafter_path) if options.drafter_path else source / "drafters" / options.drafter
+    home = source.parent if source.is_file() else source
+    path = Path(options.drafter_path) if options.drafter_path else home / "drafters" / options.drafter
     if (path / "config.json").is_file():
         return str(path.resolve())
     if options.drafter_path:
