@@ -15,7 +15,8 @@ from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.messages import Event
 from paceline.core.registry import load_object
-from paceline.drafters import DRAFTERS
+from paceline.drafters import DRAFTERS, WEIGHTS_FROM
+from paceline.drafters.base import WeightsFrom
 from paceline.engine.loop import Engine
 from paceline.quant import WEIGHT_CODECS
 from paceline.text.stream import TextStream
@@ -24,6 +25,7 @@ from paceline.text.tokenizer import Tokenizer
 
 __all__ = [
     "DEFAULT_MODEL",
+    "DRAFTERS",
     "FACTORY",
     "WEIGHT_CODECS",
     "EngineOptions",
@@ -50,6 +52,7 @@ class EngineOptions:
     model: str = DEFAULT_MODEL
     weights: str = "auto"
     drafter: str = "ngram"
+    drafter_path: str | None = None
     draft_tokens: int | None = None
     max_concurrency: int = 4
     max_context: int | None = None
@@ -81,6 +84,7 @@ def configure(
         device="cpu",
         weights=weights,
         drafter=options.drafter if drafts else "none",
+        drafter_path=_drafter_path(options, folder) if drafts else None,
         draft_tokens=drafts,
         max_concurrency=options.max_concurrency,
         max_context=context,
@@ -139,6 +143,24 @@ def _draft_tokens(options: EngineOptions) -> int:
     if drafts and options.drafter == "none":
         raise ConfigError("--draft-tokens", drafts, "the drafter none proposes nothing; use 0, or another --drafter")
     return drafts
+
+
+def _drafter_path(options: EngineOptions, folder: Path) -> str | None:
+    """The drafter's folder: the given one, else `drafters/<name>` in the target's own folder."""
+    if WEIGHTS_FROM[options.drafter] is not WeightsFrom.FOLDER:
+        if options.drafter_path is not None:
+            fix = f"the drafter {options.drafter} has no folder of its own; leave it out, or choose another --drafter"
+            raise ConfigError("--drafter-path", options.drafter_path, fix)
+        return None
+    source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
+    home = source.parent if source.is_file() else source
+    path = Path(options.drafter_path) if options.drafter_path else home / "drafters" / options.drafter
+    if (path / "config.json").is_file():
+        return str(path.resolve())
+    if options.drafter_path:
+        raise ConfigError("--drafter-path", path, "holds no config.json; give the drafter's checkpoint folder")
+    fix = f"this model brings none ({path} is missing); give --drafter-path with the drafter's checkpoint folder"
+    raise ConfigError("--drafter", options.drafter, fix)
 
 
 def _context(options: EngineOptions, drafts: int, model_limit: int) -> int:

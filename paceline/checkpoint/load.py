@@ -19,14 +19,20 @@ _IGNORED_PREFIXES = ("model.visual.", "mtp.")
 _IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
 
 
-def load_tensors(reader: Reader, wanted: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, torch.Tensor]]:
+def load_tensors(
+    reader: Reader, wanted: Mapping[str, tuple[int, ...]], within: str | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """The wanted tensors, in file order, each read when it is asked for. The comparison is made at once."""
-    check_tensors(reader, wanted)
+    check_tensors(reader, wanted, within)
     return ((name, reader.read(name)) for name in reader.names() if name in wanted)
 
 
-def check_tensors(reader: Reader, wanted: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuses a checkpoint that does not hold exactly the wanted tensors: one line, with the first culprit by name."""
+def check_tensors(reader: Reader, wanted: Mapping[str, tuple[int, ...]], within: str | None = None) -> None:
+    """Refuses a checkpoint that does not hold exactly the wanted tensors: one line, with the first culprit by name.
+
+    `within` is None for a whole text model. Otherwise the wanted tensors are a part of the checkpoint: all those whose
+    names start with it, none ignored ("" for every tensor of the file).
+    """
     names = reader.names()
     present = set(names)
     missing = [name for name in wanted if name not in present]
@@ -37,8 +43,11 @@ def check_tensors(reader: Reader, wanted: Mapping[str, tuple[int, ...]]) -> None
         found, expected = list(reader.shape(wrong[0])), list(wanted[wrong[0]])
         what = f"tensor {wrong[0]} is {found}, config.json makes it {expected}"
         raise _refusal(reader, what, wrong, "config and weights are of different models")
-    tied = bool(reader.config().get("tie_word_embeddings"))
-    extra = [name for name in names if name not in wanted and not _ignored(name, tied)]
+    if within is None:
+        tied = bool(reader.config().get("tie_word_embeddings"))
+        extra = [name for name in names if name not in wanted and not _ignored(name, tied)]
+    else:
+        extra = [name for name in names if name not in wanted and name.startswith(within)]
     if extra:
         raise _refusal(reader, f"tensor {extra[0]} has no place in this model", extra, "config and weights do not fit")
 

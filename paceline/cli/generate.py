@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from paceline.build import DEFAULT_MODEL, EngineOptions, TextStream, local_engine, open_text
-from paceline.cli.options import Drafter, DraftTokens, MaxContext, Threads, Weights, resolve_config
+from paceline.cli.options import Drafter, DrafterPath, DraftTokens, MaxContext, Threads, Weights, resolve_config
 from paceline.core.errors import ConfigError
 from paceline.core.messages import Event, Finished, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
@@ -31,6 +31,7 @@ def generate(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue PROMPT as it is, without the chat template.")] = False,
     drafter: Drafter = "ngram",
+    drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
     max_context: MaxContext = None,
     weights: Weights = "auto",
@@ -53,6 +54,7 @@ def generate(
             model=model,
             weights=weights,
             drafter=drafter,
+            drafter_path=drafter_path,
             draft_tokens=draft_tokens,
             max_concurrency=1,
             max_context=max_context,

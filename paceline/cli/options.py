@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from paceline.build import EngineOptions, configure
+from paceline.build import DRAFTERS, EngineOptions, configure
 from paceline.core.config import EngineConfig
 
 Model = Annotated[str, typer.Argument(help="A known name (smollm2), a Hugging Face model folder, or a .gguf file.")]
@@ -19,7 +19,19 @@ Weights = Annotated[
         "measures fastest on this machine.",
     ),
 ]
-Drafter = Annotated[str, typer.Option(help="Who drafts: ngram looks the continuation up in the text; none is off.")]
+Drafter = Annotated[
+    str,
+    typer.Option(
+        help=f"Who drafts, one of {', '.join(DRAFTERS)}: a lookup in the text, the model's own head, or a model of its own; "
+        "none is off.",
+    ),
+]
+DrafterPath = Annotated[
+    str | None,
+    typer.Option(
+        help="Checkpoint folder of a drafter that is a model of its own. Default: the one in the model's folder."
+    ),
+]
 DraftTokens = Annotated[
     int | None,
     typer.Option(help="Draft length K, 0 to 15: the most tokens guessed per round. Default 7; 0 with --drafter none."),

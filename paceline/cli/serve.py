@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from paceline.build import DEFAULT_MODEL, FACTORY, EngineOptions
-from paceline.cli.options import Drafter, DraftTokens, MaxContext, Model, Threads, Weights, resolve_config
+from paceline.cli.options import Drafter, DrafterPath, DraftTokens, MaxContext, Model, Threads, Weights, resolve_config
 from paceline.core.errors import ConfigError
 
 
@@ -17,6 +17,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8080,
     drafter: Drafter = "ngram",
+    drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
     max_concurrency: Annotated[
         int, typer.Option(help="C: requests that run at once. More share each read of the weights; the rest queue.")
@@ -62,6 +63,7 @@ def serve(
         model=model,
         weights=weights,
         drafter=drafter,
+        drafter_path=drafter_path,
         draft_tokens=draft_tokens,
         max_concurrency=max_concurrency,
         max_context=max_context,

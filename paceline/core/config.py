@@ -13,6 +13,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine runs. Lengths are in tokens.
 
     `model_folder` is the prepared folder (config, tokenizer, template, weights) that both processes read.
+    `drafter_path` is the checkpoint folder of a drafter that has one of its own.
     `sampled_vocab`: only ids below it are sampled, since a head can have more rows than the tokenizer has tokens; 0 = all.
     `kv_capacity` is rounded up to whole pages. `prefill_chunk` is a multiple of 64: the most prompt tokens per step.
     """
@@ -30,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str
     prefill_chunk: int
     threads: int
+    drafter_path: str | None = None
     sampled_vocab: int = 0
     log_stats_interval_s: float = 5.0
 

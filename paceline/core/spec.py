@@ -61,3 +61,19 @@ class ModelSpec:
     gdn: GdnSpec | None = None
     eos_ids: tuple[int, ...] = ()
     extra: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """What a drafter reads of a round, and what it holds.
+
+    `taps`: target blocks (0-based) whose residual output it is given, concatenated in this order. `hidden`: whether it is
+    given the target's hidden state after the final norm. `state_bytes` counts all slots together. `expected_acceptance`
+    maps a draft length K to accepted / proposed as the drafter's card states it; empty where it states nothing.
+    """
+
+    taps: tuple[int, ...] = ()
+    hidden: bool = False
+    weights_bytes: int = 0
+    state_bytes: int = 0
+    expected_acceptance: dict[int, float] = field(default_factory=dict)

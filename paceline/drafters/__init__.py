@@ -1,14 +1,14 @@
 """Drafters: one file and one line each. A name here is what `--drafter` takes."""
 
-from collections.abc import Callable
-
 from paceline.core.registry import Registry
-from paceline.drafters.base import Drafter
+from paceline.drafters.base import Builder, WeightsFrom
 
-DRAFTERS: Registry[Callable[[], Drafter]] = Registry(
-    "--drafter",
-    {
-        "none": "paceline.drafters.none:NoDrafter",
-        "ngram": "paceline.drafters.ngram:NgramDrafter",
-    },
-)
+_TABLE = {
+    "none": ("paceline.drafters.none:build", WeightsFrom.NOTHING),
+    "ngram": ("paceline.drafters.ngram:build", WeightsFrom.NOTHING),
+    "mtp": ("paceline.drafters.mtp:build", WeightsFrom.TARGET),
+    "dflash": ("paceline.drafters.dflash:build", WeightsFrom.FOLDER),
+    "dflash2": ("paceline.drafters.dflash2:build", WeightsFrom.FOLDER),
+}
+DRAFTERS: Registry[Builder] = Registry("--drafter", {name: entry for name, (entry, _) in _TABLE.items()})
+WEIGHTS_FROM: dict[str, WeightsFrom] = {name: weights for name, (_, weights) in _TABLE.items()}

@@ -3,30 +3,123 @@
 The order in a slot's life is open, then observe after every round, propose when a window is wanted, close. A drafter may
 propose fewer than k tokens, also none; the round then verifies a shorter window. Drafts carry no probabilities: one counts
 while it equals the target's own sample, so a drafter can be slow or wrong but never change the output.
+
+A drafter never sees a rejected position: features and tokens arrive when they are facts. What it needs of the target is
+handed in at build; its own tensors come from a TensorSource. Positions and lengths are in tokens.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.core.errors import CheckpointError
+from paceline.core.spec import DrafterSpec, ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.quant.base import WeightCodec
+    from paceline.sampling.draft import DraftView
+
+
+class WeightsFrom(Enum):
+    """Where a drafter's tensors are: it has none, the target's own checkpoint, or a folder of its own."""
+
+    NOTHING = "nothing"
+    TARGET = "target"
+    FOLDER = "folder"
+
+
+class TensorSource(Protocol):
+    """An opened checkpoint. `load` gives exactly the wanted tensors and refuses what is missing, mis-shaped, or extra among
+    the names that start with `within`."""
+
+    path: Path
+
+    def config(self) -> dict[str, Any]: ...
+
+    def names(self) -> list[str]: ...
+
+    def load(self, wanted: Mapping[str, tuple[int, ...]], within: str) -> dict[str, torch.Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target's parts and the sizes that a drafter may rely on.
+
+    embed [V, d]; head: hidden [n, d] → logits [n, V] fp32. Only ids below `vocab` can be sampled, so only those may be
+    drafted. `codec` is the format for the drafter's own matrices; its dtype is that of activations.
+    """
+
+    spec: ModelSpec
+    embed: torch.Tensor
+    head: Callable[[torch.Tensor], torch.Tensor]
+    vocab: int
+    codec: WeightCodec
+    slots: int
+    max_context: int
+    draft_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Tokens of `slot` that became facts in this round: a prompt chunk's, then those that were emitted. The last emitted
-    one is the next window's anchor."""
+    """What became a fact of `slot` in this round.
+
+    `tokens` stand at positions first_token …: a prompt chunk's, then those that were emitted. The last emitted one is the
+    next window's anchor. taps [n, n_taps·d] and hidden [n, d] belong to the n positions start …: a whole chunk, or the
+    anchor and the accepted drafts. They are None where the drafter's spec does not ask.
+    """
 
     slot: int
+    first_token: int
     tokens: list[int]
+    start: int
+    taps: torch.Tensor | None
+    hidden: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """At most `k` drafts are wanted after `anchor`, which stands at `position`; `view` draws them."""
+
+    slot: int
+    k: int
+    anchor: int
+    position: int
+    view: DraftView
 
 
 class Drafter(Protocol):
+    @property
+    def spec(self) -> DrafterSpec: ...
+
     def open(self, slot: int) -> None:
         """A new request takes the slot; whatever a former one left must not be seen."""
         ...
 
     def observe(self, rows: list[Observed]) -> None: ...
 
-    def propose(self, rows: list[tuple[int, int]]) -> list[list[int]]:
-        """rows of (slot, k) → at most k drafts each, continuing after the last observed token."""
+    def propose(self, rows: list[Want]) -> list[list[int]]:
+        """At most k drafts for each row, continuing after its anchor, the last observed token."""
         ...
 
     def close(self, slot: int) -> None: ...
+
+
+Builder = Callable[[Target, "TensorSource | None"], Drafter]
+
+
+def expected_acceptance(source: TensorSource, key: str) -> dict[int, float]:
+    """`{key: {"expected_acceptance": {"K": accepted / proposed, …}}}` of a config.json; empty where it is not there."""
+    card = source.config().get(key)
+    stated = card.get("expected_acceptance", {}) if isinstance(card, dict) else {}
+    try:
+        return {int(k): float(share) for k, share in stated.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f'{source.path}: config.json: {key}.expected_acceptance = {stated}: write shares by K, as {{"7": 0.4}}'
+        ) from error

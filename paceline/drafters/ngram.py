@@ -7,7 +7,8 @@ so far, which carries a repetition forward.
 
 from dataclasses import dataclass, field
 
-from paceline.drafters.base import Observed
+from paceline.core.spec import DrafterSpec
+from paceline.drafters.base import Observed, Target, TensorSource, Want
 
 LONGEST, SHORTEST = 4, 2
 
@@ -39,6 +40,8 @@ class _History:
 
 
 class NgramDrafter:
+    spec = DrafterSpec()
+
     def __init__(self) -> None:
         self._slots: dict[int, _History] = {}
 
@@ -49,8 +52,12 @@ class NgramDrafter:
         for row in rows:
             self._slots[row.slot].extend(row.tokens)
 
-    def propose(self, rows: list[tuple[int, int]]) -> list[list[int]]:
-        return [self._slots[slot].continuation(k) for slot, k in rows]
+    def propose(self, rows: list[Want]) -> list[list[int]]:
+        return [self._slots[row.slot].continuation(row.k) for row in rows]
 
     def close(self, slot: int) -> None:
         self._slots.pop(slot, None)
+
+
+def build(target: Target, source: TensorSource | None) -> NgramDrafter:
+    return NgramDrafter()

@@ -1,17 +1,24 @@
 """No speculation: every window is the anchor alone."""
 
-from paceline.drafters.base import Observed
+from paceline.core.spec import DrafterSpec
+from paceline.drafters.base import Observed, Target, TensorSource, Want
 
 
 class NoDrafter:
+    spec = DrafterSpec()
+
     def open(self, slot: int) -> None:
         pass
 
     def observe(self, rows: list[Observed]) -> None:
         pass
 
-    def propose(self, rows: list[tuple[int, int]]) -> list[list[int]]:
+    def propose(self, rows: list[Want]) -> list[list[int]]:
         return [[] for _ in rows]
 
     def close(self, slot: int) -> None:
         pass
+
+
+def build(target: Target, source: TensorSource | None) -> NoDrafter:
+    return NoDrafter()

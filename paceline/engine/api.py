@@ -7,6 +7,7 @@ All methods belong to one event loop and none of them blocks it.
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from paceline.core.errors import EngineError
 from paceline.core.messages import Admitted, Cancel, Cut, Fault, Finished, Ready, Shutdown, Stats, Submit, Tokens
 from paceline.core.request import CancelCause, Request
 from paceline.engine.child import Child
+from paceline.engine.watch import AcceptanceWatch
 
 State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 RequestEvent = Admitted | Tokens | Finished
@@ -93,6 +95,12 @@ class EngineClient:
         self.state: State = "starting"
         self.facts: dict[str, object] = {}
         self.restarts = 0
+        self._watch = AcceptanceWatch({}, config.draft_tokens)
+
+    @property
+    def drafter_warning(self) -> str | None:
+        """Set while the drafter's acceptance is far below what its card states, or zero."""
+        return self._watch.warning
 
     async def start(self) -> None:
         """Returns when the engine is ready; raises EngineError with its own words when it cannot start."""
@@ -225,12 +233,15 @@ class EngineClient:
                 case Ready(facts):
                     self._child = child
                     self.facts = facts
+                    self._watch = AcceptanceWatch(facts.get("expected_acceptance"), self._config.draft_tokens)
                     if not self._stopping.is_set():
                         self.state = "ready"
                     if self._first_ready is not None and not self._first_ready.done():
                         self._first_ready.set_result(None)
                 case Stats() as stats:
                     self._on_stats(stats)
+                    if self._watch.add(stats.proposed, stats.accepted):
+                        print(f"warning: {self._watch.warning}", file=sys.stderr, flush=True)
                 case event:
                     self._deliver(event)
 

@@ -31,7 +31,7 @@ class Codecs:
 
 
 class Decoder:
-    """forward(round, caches) -> hidden [T, d] after the final norm; logits(hidden) -> [n, vocab] fp32."""
+    """forward(round, caches, taps) -> hidden [T, d] after the final norm, and the taps; logits(hidden) -> [n, vocab] fp32."""
 
     def __init__(self, spec: ModelSpec, planes: Mapping[str, Planes], codecs: Codecs, max_context: int) -> None:
         codec = codecs.linear
@@ -87,12 +87,18 @@ class Decoder:
         )
         return Gdn(weights, self.spec.gdn)
 
-    def forward(self, round: Round, caches: Caches) -> torch.Tensor:
+    def forward(
+        self, round: Round, caches: Caches, taps: tuple[int, ...] = ()
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The second result is the residual stream after each block of `taps`, side by side [T, n_taps·d]; None for none."""
         x = self.embed[round.ids]
-        for (input_norm, mixer, post_norm, mlp), cache in zip(self.layers, caches.layers, strict=True):
+        tapped: dict[int, torch.Tensor] = {}
+        for i, ((input_norm, mixer, post_norm, mlp), cache) in enumerate(zip(self.layers, caches.layers, strict=True)):
             x = x + mixer(input_norm(x), round, cache)  # type: ignore[arg-type]
             x = x + mlp(post_norm(x), round.small)
-        return self.norm(x)
+            if i in taps:
+                tapped[i] = x
+        return self.norm(x), torch.cat([tapped[i] for i in taps], 1) if taps else None
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [n, d] → [n, vocab] fp32; each row stands alone."""

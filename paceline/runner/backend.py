@@ -1,26 +1,29 @@
 """The Backend on a torch device (today: the CPU): start-up order, slots, and facts for the log."""
 
 import platform
+from collections.abc import Callable
 
 import torch
 
 from paceline.core.batch import Batch, StepOut
 from paceline.core.config import EngineConfig
 from paceline.core.request import Request
-from paceline.drafters import DRAFTERS
-from paceline.drafters.base import Drafter
+from paceline.drafters.base import Drafter, Target
 from paceline.models.decoder import Codecs, Decoder
 from paceline.quant import WEIGHT_CODECS
 from paceline.runner import buffers
+from paceline.runner.drafter import build_drafter
 from paceline.runner.round import RoundRunner
 from paceline.runner.slots import open_slot
 from paceline.runner.weights import Weights, load_weights
 
 
 class TorchBackend:
-    """Implements core.backend.Backend. `drafter` replaces the configured one (tests bring their own)."""
+    """Implements core.backend.Backend. `make_drafter` replaces the configured drafter (tests bring their own)."""
 
-    def __init__(self, config: EngineConfig, weights: Weights, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, weights: Weights, make_drafter: Callable[[Target], Drafter] | None = None
+    ) -> None:
         torch.set_num_threads(config.threads)
         codec = WEIGHT_CODECS.get(config.weights)
         codecs = Codecs(codec, WEIGHT_CODECS.get(codec.head), WEIGHT_CODECS.get(codec.precise))
@@ -29,7 +32,17 @@ class TorchBackend:
         model = Decoder(weights.spec, weights.planes, codecs, config.max_context)
         self.caches = buffers.allocate(weights.spec, config, codec.dtype)
         self.vocab = min(config.sampled_vocab or weights.spec.vocab, weights.spec.vocab)
-        self.drafter = drafter or DRAFTERS.get(config.drafter)()
+        target = Target(
+            spec=weights.spec,
+            embed=model.embed,
+            head=model.logits,
+            vocab=self.vocab,
+            codec=codecs.precise,
+            slots=config.max_concurrency,
+            max_context=config.max_context,
+            draft_tokens=config.draft_tokens,
+        )
+        self.drafter = make_drafter(target) if make_drafter else build_drafter(config, target)
         self.runner = RoundRunner(model, self.caches, self.drafter, config.draft_tokens, self.vocab)
 
     def facts(self) -> dict[str, object]:
@@ -38,6 +51,9 @@ class TorchBackend:
             "weights_bytes": self.weights_bytes,
             "kv_bytes": kv,
             "state_bytes": state,
+            "drafter_weights_bytes": self.drafter.spec.weights_bytes,
+            "drafter_state_bytes": self.drafter.spec.state_bytes,
+            "expected_acceptance": {str(k): share for k, share in self.drafter.spec.expected_acceptance.items()},
             "architecture": self.spec.arch,
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),

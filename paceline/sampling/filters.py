@@ -7,6 +7,8 @@ Penalties (as in vLLM): repetition r divides positive and multiplies negative lo
 frequency subtracts f per earlier output, presence p once if there was any.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from paceline.core.request import SamplingParams
@@ -38,13 +40,21 @@ class Penalties:
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """logits [V] fp32 → a new [V]."""
+        return self._apply(logits, self.counts, self.seen)
+
+    def apply_ahead(self, logits: torch.Tensor, ids: torch.Tensor, ahead: Sequence[int]) -> torch.Tensor:
+        """logits [n] fp32 of the tokens `ids` [n] → a new [n], as if `ahead` had been generated already."""
+        more = (ids[:, None] == torch.tensor(ahead, dtype=torch.int64)).sum(1)
+        return self._apply(logits, self.counts[ids] + more, self.seen[ids] | (more > 0))
+
+    def _apply(self, logits: torch.Tensor, counts: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         if self.repetition != 1.0:
             scaled = torch.where(logits > 0, logits / self.repetition, logits * self.repetition)
-            logits = torch.where(self.seen, scaled, logits)
+            logits = torch.where(seen, scaled, logits)
         if self.frequency != 0.0:
-            logits = logits - self.frequency * self.counts
+            logits = logits - self.frequency * counts
         if self.presence != 0.0:
-            logits = logits - self.presence * (self.counts > 0)
+            logits = logits - self.presence * (counts > 0)
         return logits
 
 
@@ -70,11 +80,15 @@ class Sampler:
             logits = logits.index_fill(0, torch.tensor(forbidden, dtype=torch.int64), float("-inf"))
         if self.greedy:
             return int(logits.argmax())
-        scaled = logits / self.params.temperature
-        values, ids = keep(scaled, self.params)
-        noisy = values.double() + gumbel(key(self.params.seed, index), ids)
-        best = noisy.max()
-        return int(ids[noisy == best].min())
+        values, ids = keep(logits / self.params.temperature, self.params)
+        return pick(values, ids, self.params.seed, index)
+
+
+def pick(values: torch.Tensor, ids: torch.Tensor, seed: int, index: int) -> int:
+    """argmax of logit/T [n] + noise of the tokens `ids` [n] at an output index; ties go to the lowest id."""
+    noisy = values.double() + gumbel(key(seed, index), ids)
+    best = noisy.max()
+    return int(ids[noisy == best].min())
 
 
 def keep(scaled: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:

@@ -38,12 +38,14 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/health")
     async def health() -> Response:
         ready = service.state == "ready"
-        body = {
+        body: dict[str, object] = {
             "status": "ok" if ready else service.state,
             "model": public_id,
             "restarts": service.engine.restarts,
             "requests": service.outstanding,
         }
+        if service.engine.drafter_warning is not None:
+            body["warnings"] = [service.engine.drafter_warning]
         return JSONResponse(body, status_code=200 if ready else 503)
 
     @app.get("/v1/models")

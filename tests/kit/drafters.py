@@ -3,11 +3,14 @@
 `answers` maps a request's prompt to its output, as an earlier run without drafts gave it. After its end they draft on.
 """
 
-from paceline.drafters.base import Observed
+from paceline.core.spec import DrafterSpec
+from paceline.drafters.base import Observed, Want
 
 
 class ScriptedDrafter:
     """`right(position in the output)` says whether that draft is the answer's token; the others are off by one."""
+
+    spec = DrafterSpec()
 
     def __init__(self, answers: dict[tuple[int, ...], list[int]], kind: str, vocab: int) -> None:
         self.answers, self.vocab = answers, vocab
@@ -21,8 +24,8 @@ class ScriptedDrafter:
         for row in rows:
             self.seen[row.slot] += row.tokens
 
-    def propose(self, rows: list[tuple[int, int]]) -> list[list[int]]:
-        return [self._drafts(self.seen[slot], k) for slot, k in rows]
+    def propose(self, rows: list[Want]) -> list[list[int]]:
+        return [self._drafts(self.seen[row.slot], row.k) for row in rows]
 
     def _drafts(self, seen: list[int], k: int) -> list[int]:
         prompt = max((p for p in self.answers if tuple(seen[: len(p)]) == p), key=len)

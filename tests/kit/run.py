@@ -1,16 +1,19 @@
 """Runs requests through the real scheduler and the real torch backend in this process, without HTTP or a child."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.core.config import EngineConfig
 from paceline.core.messages import Event, Finished, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
-from paceline.drafters.base import Drafter
+from paceline.drafters.base import Drafter, Target
 from paceline.engine.loop import Engine
 from paceline.quant import WEIGHT_CODECS
 from paceline.runner.backend import TorchBackend
 from paceline.runner.weights import Weights, convert, read_family
+
+Maker = Callable[[Target], Drafter]
 
 
 @dataclass
@@ -31,7 +34,7 @@ def load(folder: Path, weights: str) -> Model:
     return Model(Weights(spec, convert(folder, family.parts(spec), WEIGHT_CODECS.get(weights))), weights)
 
 
-def backend(model: Model, drafter: Drafter | None = None, **changes: object) -> TorchBackend:
+def backend(model: Model, drafter: Maker | None = None, **changes: object) -> TorchBackend:
     return TorchBackend(config(weights=model.format, **changes), model.weights, drafter)
 
 
@@ -50,7 +53,7 @@ def sampling(**changes: object) -> SamplingParams:
 
 
 def run(
-    model: Model, requests: list[Request], drafter: Drafter | None = None, stagger: int = 0, **changes: object
+    model: Model, requests: list[Request], drafter: Maker | None = None, stagger: int = 0, **changes: object
 ) -> list[Reply]:
     """All requests through one engine; request i is submitted before step i · stagger. The pool must be whole at the end."""
     cfg = config(weights=model.format, **changes)

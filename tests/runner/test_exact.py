@@ -10,10 +10,11 @@ import torch
 
 from paceline.core.batch import Batch, Row
 from paceline.core.request import Request
+from paceline.drafters.base import Target
 from paceline.drafters.ngram import NgramDrafter
 from tests.kit import models
 from tests.kit.drafters import ScriptedDrafter
-from tests.kit.run import Model, backend, load, run, sampling
+from tests.kit.run import Maker, Model, backend, load, run, sampling
 
 FORMATS = ("bf16", "int8", "int4")
 FAMILIES = {"hybrid": models.hybrid_config(values=6), "llama": models.dense_config("llama", layers=3)}
@@ -61,8 +62,11 @@ def test_same_tokens_everywhere(family: str, weights: str, kind: str, folders: d
     expected = [(reply.ids, reply.reason) for reply in base]
     answers = {tuple(r.prompt): reply.ids for r, reply in zip(work, base, strict=True)}
 
-    def scripted(drafts: str) -> ScriptedDrafter:
-        return ScriptedDrafter(answers, drafts, models.VOCAB)
+    def scripted(drafts: str) -> Maker:
+        return lambda target: ScriptedDrafter(answers, drafts, target.vocab)
+
+    def ngram(target: Target) -> NgramDrafter:
+        return NgramDrafter()
 
     for drafter, k, c, chunk, stagger in (
         (None, 0, 4, 64, 1),
@@ -71,7 +75,7 @@ def test_same_tokens_everywhere(family: str, weights: str, kind: str, folders: d
         (scripted("wrong"), 3, 4, 128, 2),
         (scripted("half"), 3, 1, 512, 0),
         (scripted("half"), 15, 2, 64, 0),
-        (NgramDrafter(), 7, 4, 64, 1),
+        (ngram, 7, 4, 64, 1),
     ):
         got = run(model, work, drafter, stagger, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk)
         for request, reply, want in zip(work, got, expected, strict=True):

@@ -1,0 +1,256 @@
+"""The backbone that both block drafters share: a small transformer that fills in a block of masks after the anchor.
+
+The block is [anchor, MASK × K] at positions p0 … p0 + K; row j gives the token at its own position. Its rows see each other
+and, as context, every position before the anchor. Context keys and values come straight from the target's features
+c_t = norm(fc · taps_t): no input norm, residual or MLP of the drafter is on that way. They are written once, for
+positions that are facts, so nothing provisional is ever kept. The block's own keys and values live for one call.
+
+A sliding layer keeps its context in a ring of its window, a full layer in a buffer of the whole context. Norms multiply by w.
+Shapes: R rows (sequences), B = K + 1 block positions, H/Hk heads, D head width, d hidden.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from paceline.core.spec import DrafterSpec
+from paceline.drafters.base import Observed, Target, Want
+from paceline.drafters.block_config import BlockLayerSpec, BlockSpec
+from paceline.kernels.rope import apply_, inverse_frequencies, tables
+from paceline.layers.mlp import Mlp
+from paceline.layers.norm import RmsNorm
+from paceline.quant.base import Linear
+from paceline.sampling.draft import DraftRule
+
+Tensors = dict[str, torch.Tensor]
+Sublayer = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Around(Protocol):
+    """What stands around a sublayer: x [R, B, d] normed → [R, B, d], calling the sublayer once."""
+
+    def __call__(self, x: torch.Tensor, sublayer: Sublayer) -> torch.Tensor: ...
+
+
+def plain(x: torch.Tensor, sublayer: Sublayer) -> torch.Tensor:
+    return sublayer(x)
+
+
+class Ring:
+    """Keys and values of one layer's context, by slot: position t lies in cell t mod `size`. k, v [S, size, Hk, D]."""
+
+    def __init__(self, slots: int, size: int, heads: int, width: int, dtype: torch.dtype) -> None:
+        self.size = size
+        self.k, self.v = (torch.zeros(slots, size, heads, width, dtype=dtype) for _ in range(2))
+
+    @property
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+    def write(self, slot: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """k, v [n, Hk, D] of positions start …; of more than `size` the last ones stay."""
+        count = k.shape[0]
+        kept = min(count, self.size)
+        cells = torch.arange(start + count - kept, start + count) % self.size
+        self.k[slot, cells] = k[count - kept :]
+        self.v[slot, cells] = v[count - kept :]
+
+    def read(self, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """k, v [n, Hk, D] and positions [n] of the context before `end`, in the order of the cells."""
+        cells = torch.arange(min(end, self.size))
+        positions = end - 1 - (end - 1 - cells) % self.size
+        return self.k[slot, : len(cells)], self.v[slot, : len(cells)], positions
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One draft layer. kv: rows [K | V]."""
+
+    spec: BlockLayerSpec
+    input_norm: RmsNorm
+    q: Linear
+    kv: Linear
+    q_norm: RmsNorm
+    k_norm: RmsNorm
+    out: Linear
+    post_norm: RmsNorm
+    mlp: Mlp
+    ring: Ring
+    around_attention: Around
+    around_mlp: Around
+
+
+class BlockDrafter(ABC):
+    """Context, block forward and first scores; what to pick from them is the subclass's. `rule`: how drafts are drawn."""
+
+    def __init__(
+        self,
+        target: Target,
+        spec: BlockSpec,
+        tensors: Tensors,
+        expected: dict[int, float] | None = None,
+        rule: DraftRule = DraftRule.PENALISED,
+    ) -> None:
+        self.target, self.block, self.rule = target, spec, rule
+        self.dtype = target.codec.dtype
+        self.fc = self._linear(tensors, "fc")
+        self.hidden_norm, self.norm = self._norm(tensors, "hidden_norm"), self._norm(tensors, "norm")
+        self.layers = [self._layer(tensors, i) for i in range(len(spec.layers))]
+        self.cos, self.sin = tables(
+            inverse_frequencies(spec.rope), target.max_context + target.draft_tokens + 1, self.dtype
+        )
+        self._lengths: dict[int, int] = {}
+        self._spec = DrafterSpec(
+            taps=spec.taps,
+            weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize,
+            state_bytes=sum(layer.ring.nbytes for layer in self.layers),
+            expected_acceptance=expected or {},
+        )
+        if target.draft_tokens >= spec.block:
+            print(
+                f"warning: --draft-tokens {target.draft_tokens}: this drafter was trained on blocks of {spec.block}, so "
+                f"drafts after the first {spec.block - 1} are extrapolated",
+                file=sys.stderr,
+            )
+
+    def _around(self, tensors: Tensors, layer: int) -> tuple[Around, Around]:
+        """What stands around a layer's attention and around its MLP."""
+        return plain, plain
+
+    @abstractmethod
+    def _pick(self, hidden: torch.Tensor, scores: torch.Tensor, row: Want) -> list[int]:
+        """hidden [k, d] and scores [k, vocab] fp32 of a row's first k masks → k drafts."""
+
+    def _linear(self, tensors: Tensors, *names: str) -> Linear:
+        codec = self.target.codec
+        return codec.linear(codec.encode(torch.cat([tensors[f"{name}.weight"] for name in names])))
+
+    def _norm(self, tensors: Tensors, name: str) -> RmsNorm:
+        return RmsNorm(tensors[f"{name}.weight"], self.block.rms_eps, 0, self.dtype)
+
+    def _layer(self, tensors: Tensors, i: int) -> Layer:
+        spec, target, at = self.block, self.target, f"layers.{i}"
+        window = spec.layers[i].window
+        size = target.max_context if window is None else min(window, target.max_context)
+        around_attention, around_mlp = self._around(tensors, i)
+        mlp = Mlp(
+            self._linear(tensors, f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
+            self._linear(tensors, f"{at}.mlp.down_proj"),
+            spec.ffn,
+        )
+        return Layer(
+            spec=spec.layers[i],
+            input_norm=self._norm(tensors, f"{at}.input_layernorm"),
+            q=self._linear(tensors, f"{at}.self_attn.q_proj"),
+            kv=self._linear(tensors, f"{at}.self_attn.k_proj", f"{at}.self_attn.v_proj"),
+            q_norm=self._norm(tensors, f"{at}.self_attn.q_norm"),
+            k_norm=self._norm(tensors, f"{at}.self_attn.k_norm"),
+            out=self._linear(tensors, f"{at}.self_attn.o_proj"),
+            post_norm=self._norm(tensors, f"{at}.post_attention_layernorm"),
+            mlp=mlp,
+            ring=Ring(target.slots, size, spec.kv_heads, spec.head_dim, self.dtype),
+            around_attention=around_attention,
+            around_mlp=around_mlp,
+        )
+
+    @property
+    def spec(self) -> DrafterSpec:
+        return self._spec
+
+    def open(self, slot: int) -> None:
+        self._lengths[slot] = 0
+
+    def close(self, slot: int) -> None:
+        self._lengths.pop(slot, None)
+
+    def observe(self, rows: list[Observed]) -> None:
+        taps = [row.taps for row in rows if row.taps is not None]
+        features = self.hidden_norm(_rows(self.fc, torch.cat(taps)))  # [T, d]
+        counts = [len(each) for each in taps]
+        where = torch.cat([torch.arange(row.start, row.start + n) for row, n in zip(rows, counts, strict=True)])
+        for layer in self.layers:
+            keys, values = self._keys_values(layer, features, where)
+            at = 0
+            for row, n in zip(rows, counts, strict=True):
+                layer.ring.write(row.slot, row.start, keys[at : at + n], values[at : at + n])
+                at += n
+        for row, n in zip(rows, counts, strict=True):
+            assert self._lengths[row.slot] == row.start, f"slot {row.slot}: context ends at {self._lengths[row.slot]}"
+            self._lengths[row.slot] = row.start + n
+
+    def propose(self, rows: list[Want]) -> list[list[int]]:
+        if not rows:
+            return []
+        hidden = self._forward(rows)[:, 1:]  # [R, K, d]
+        scores = self._scores(hidden)
+        return [self._pick(h[: row.k], s[: row.k], row) for h, s, row in zip(hidden, scores, rows, strict=True)]
+
+    def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, K, d] → [R, K, vocab] fp32: the target's head, scaled and capped; ids that cannot be sampled are cut off."""
+        logits = self.target.head(hidden.flatten(0, 1))[:, : self.target.vocab] * self.block.output_multiplier
+        if self.block.softcap > 0:
+            logits = torch.tanh(logits / self.block.softcap) * self.block.softcap
+        return logits.view(*hidden.shape[:2], -1)
+
+    def _forward(self, rows: Sequence[Want]) -> torch.Tensor:
+        """The blocks of all rows, each as long as the engine's K makes it: [R, B, d] after the final norm."""
+        masks = self.target.draft_tokens
+        ids = torch.tensor([[row.anchor, *[self.block.mask_id] * masks] for row in rows])
+        x = self.target.embed[ids] * self.block.embedding_scale
+        where = torch.tensor([[row.position] for row in rows]) + torch.arange(masks + 1)  # [R, B]
+        for layer in self.layers:
+            attend = partial(self._attention, layer, where, rows)
+            x = x + layer.around_attention(layer.input_norm(x), attend)
+            x = x + layer.around_mlp(layer.post_norm(x), partial(_rows, layer.mlp))
+        return self.norm(x)
+
+    def _keys_values(self, layer: Layer, x: torch.Tensor, where: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [T, d] at positions `where` [T] → k normed and rotated, v: [T, Hk, D] each."""
+        kv = _rows(layer.kv, x).view(x.shape[0], 2, self.block.kv_heads, self.block.head_dim)
+        return apply_(layer.k_norm(kv[:, 0]), self.cos[where], self.sin[where]), kv[:, 1]
+
+    def _attention(self, layer: Layer, where: torch.Tensor, rows: Sequence[Want], u: torch.Tensor) -> torch.Tensor:
+        """u [R, B, d] → [R, B, d]: every row's block over its context and itself."""
+        spec, flat, places = self.block, u.flatten(0, 1), where.flatten()
+        q = _rows(layer.q, flat).view(-1, spec.heads, spec.head_dim)
+        q = apply_(layer.q_norm(q), self.cos[places], self.sin[places]).view(*u.shape[:2], spec.heads, spec.head_dim)
+        k, v = (t.view(*u.shape[:2], *t.shape[1:]) for t in self._keys_values(layer, flat, places))
+        out = []
+        for i, row in enumerate(rows):
+            assert self._lengths[row.slot] == row.position, f"slot {row.slot}: context ends elsewhere than the anchor"
+            context_k, context_v, before = layer.ring.read(row.slot, row.position)
+            keys, values = torch.cat([context_k, k[i]]), torch.cat([context_v, v[i]])
+            seen = _visible(layer.spec, where[i], torch.cat([before, where[i]]))
+            y = F.scaled_dot_product_attention(
+                q[i].transpose(0, 1)[None],
+                keys.transpose(0, 1)[None],
+                values.transpose(0, 1)[None],
+                attn_mask=seen,
+                enable_gqa=spec.heads != spec.kv_heads,
+            )
+            out.append(y[0].transpose(0, 1).flatten(1))
+        return _rows(layer.out, torch.stack(out))
+
+
+def _visible(spec: BlockLayerSpec, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Which keys a query sees, by position: [B, n] bool."""
+    ahead = keys - queries[:, None]
+    seen = torch.ones_like(ahead, dtype=torch.bool)
+    if spec.window is not None:
+        seen &= ahead.abs() < spec.window
+    if spec.causal:
+        seen &= ahead <= 0
+    return seen
+
+
+def _rows(linear: Linear, x: torch.Tensor) -> torch.Tensor:
+    """A linear over all leading axes. Up to 64 rows are small ones: a drafter need not be exact, so this is about speed."""
+    flat = x.flatten(0, -2)
+    rows = flat.shape[0]
+    return linear(flat, rows if rows <= 64 else 0).view(*x.shape[:-1], -1)

@@ -1,0 +1,81 @@
+"""Drives a drafter by hand over a known sequence, as the runner would: prompt chunks, then rounds of given lengths."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.core.spec import ModelSpec
+from paceline.drafters.base import Drafter, Observed, Target, Want
+from paceline.quant import WEIGHT_CODECS
+from paceline.sampling.draft import DraftRule
+
+VOCAB = 320
+
+
+def make_target(spec: ModelSpec, k: int, slots: int = 3, max_context: int = 300, vocab: int = VOCAB) -> Target:
+    generator = torch.Generator().manual_seed(17)
+    embed = torch.randn(spec.vocab, spec.hidden, generator=generator)
+    head = torch.randn(spec.vocab, spec.hidden, generator=generator) * 0.3
+    return Target(
+        spec, embed, lambda hidden: hidden.float() @ head.T, vocab, WEIGHT_CODECS.get("fp32"), slots, max_context, k
+    )
+
+
+@dataclass
+class SpyView:
+    """Stands in for a DraftView: keeps what it is asked to draw from, and takes the best."""
+
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def draw(self, logits: torch.Tensor, drafted: list[int], rule: DraftRule, ids: torch.Tensor | None = None) -> int:
+        ids = torch.arange(len(logits)) if ids is None else ids
+        self.seen.append((logits.clone(), ids))
+        return int(ids[logits.argmax()])
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Tokens of a sequence, and the features of every position."""
+
+    tokens: list[int]
+    taps: torch.Tensor
+    hidden: torch.Tensor
+
+
+def make_truth(length: int, taps: int, hidden: int = 64, seed: int = 3) -> Truth:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, VOCAB - 1, (length + 1,), generator=generator).tolist()
+    shape = (length, taps * hidden)
+    return Truth(
+        tokens, torch.randn(shape, generator=generator), torch.randn(length, hidden, generator=generator) * 1.5
+    )
+
+
+def observed(slot: int, truth: Truth, start: int, n: int, prompt: bool, emits: bool) -> Observed:
+    first = start if prompt else start + 1
+    end = start + n + emits
+    rows = slice(start, start + n)
+    return Observed(slot, first, truth.tokens[first:end], start, truth.taps[rows], truth.hidden[rows])
+
+
+@torch.inference_mode()
+def play(
+    drafter: Drafter, slot: int, truth: Truth, prompt: int, chunk: int, accepted: list[int], k: int
+) -> tuple[SpyView, list[int], int]:
+    """Returns the view and the drafts of the proposal after the last round, and the anchor's position there.
+
+    The drafter proposes after every round, so what its proposals leave behind is there to be seen.
+    """
+    drafter.open(slot)
+    at = 0
+    while at < prompt:
+        n = min(chunk, prompt - at)
+        drafter.observe([observed(slot, truth, at, n, True, at + n == prompt)])
+        at += n
+    for count in accepted:
+        drafter.propose([Want(slot, k, truth.tokens[at], at, SpyView())])  # type: ignore[arg-type]
+        drafter.observe([observed(slot, truth, at, count + 1, False, True)])
+        at += count + 1
+    view = SpyView()
+    (drafts,) = drafter.propose([Want(slot, k, truth.tokens[at], at, view)])  # type: ignore[arg-type]
+    return view, drafts, at

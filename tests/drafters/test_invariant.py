@@ -1,0 +1,119 @@
+"""Invariant 1 with model drafters: same seed, same tokens, for every drafter, K, C and chunk size."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.core.request import Request
+from paceline.drafters import DRAFTERS
+from paceline.drafters.base import Drafter, Observed, Target, Want
+from paceline.runner.drafter import CheckpointSource
+from tests.kit import drafter_files, models
+from tests.kit.drafters import ScriptedDrafter
+from tests.kit.run import Maker, Model, load, run, sampling
+
+SAMPLINGS = {
+    "greedy": sampling(),
+    "sampled": sampling(temperature=0.6, top_p=0.95, top_k=20, presence_penalty=1.0, seed=23),
+}
+LENGTHS = (1, 4, 16, 70)
+HYBRID = models.hybrid_config()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("invariant")
+    models.save(models.build(HYBRID), root / "hybrid")
+    drafter_files.add_mtp(root / "hybrid", HYBRID)
+    models.save(models.build(models.dense_config("llama", layers=4)), root / "llama")
+    for name in ("dflash", "dflash2"):
+        drafter_files.write_block_folder(root / name, drafter_files.block_config(name == "dflash2"))
+    return {name: root / name for name in ("hybrid", "llama", "dflash", "dflash2")} | {"mtp": root / "hybrid"}
+
+
+class Helped:
+    """A model drafter whose every second draft is replaced by the right token, so that windows are accepted in part."""
+
+    def __init__(self, inner: Drafter, answers: dict[tuple[int, ...], list[int]], vocab: int) -> None:
+        self.inner, self.script = inner, ScriptedDrafter(answers, "half", vocab)
+        self.spec = inner.spec
+
+    def open(self, slot: int) -> None:
+        self.inner.open(slot)
+        self.script.open(slot)
+
+    def observe(self, rows: list[Observed]) -> None:
+        self.inner.observe(rows)
+        self.script.observe(rows)
+
+    def propose(self, rows: list[Want]) -> list[list[int]]:
+        own, told = self.inner.propose(rows), self.script.propose(rows)
+        assert [len(drafts) for drafts in own] == [row.k for row in rows]
+        return told
+
+    def close(self, slot: int) -> None:
+        self.inner.close(slot)
+        self.script.close(slot)
+
+
+def maker(name: str, folders: dict[str, Path]) -> Maker:
+    return lambda target: DRAFTERS.get(name)(target, CheckpointSource(folders[name]))
+
+
+def requests(kind: str) -> list[Request]:
+    prompts = [torch.randint(1, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in LENGTHS]
+    return [
+        Request(id=i, prompt=p, max_tokens=9 + i, sampling=SAMPLINGS[kind], stop_ids=[0], min_tokens=i % 2 * 3)
+        for i, p in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize("kind", SAMPLINGS)
+@pytest.mark.parametrize(
+    "name,family", [("mtp", "hybrid"), ("dflash", "hybrid"), ("dflash2", "hybrid"), ("dflash2", "llama")]
+)
+def test_same_tokens_with_every_drafter(name: str, family: str, kind: str, folders: dict[str, Path]) -> None:
+    model: Model = load(folders[family], "bf16")
+    work = requests(kind)
+    base = run(model, work, max_concurrency=1, threads=1)
+    expected = [(reply.ids, reply.reason) for reply in base]
+    answers = {tuple(r.prompt): reply.ids for r, reply in zip(work, base, strict=True)}
+    own = maker(name, folders)
+
+    def helped(target: Target) -> Helped:
+        return Helped(own(target), answers, target.vocab)
+
+    def same(drafter: Callable[[Target], Drafter], k: int, c: int, chunk: int) -> None:
+        got = run(model, work, drafter, k % 2, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk, threads=1)
+        assert [(reply.ids, reply.reason) for reply in got] == expected, (k, c)
+        assert sum(reply.tally.at(len(reply.ids)).proposed for reply in got) > 0
+
+    for k in (1, 3, 7, 15):
+        for c in (1, 2, 4):
+            same(own, k, c, 64 if c == 2 else 128)
+        same(helped, k, 2, 64)
+
+
+def test_a_cut_and_a_new_request_on_its_slot(folders: dict[str, Path]) -> None:
+    """A stop id inside a window ends a request; the next one on the slot drafts from a clean state."""
+    model = load(folders["hybrid"], "bf16")
+    (plain,) = run(model, [Request(id=0, prompt=[5, 6, 7], max_tokens=12, sampling=sampling())], threads=1)
+    stop = plain.ids[6]
+    work = [
+        Request(id=i, prompt=[5, 6, 7], max_tokens=12, sampling=sampling(), stop_ids=[stop] if i % 2 == 0 else [])
+        for i in range(4)
+    ]
+    answers = {(5, 6, 7): plain.ids}
+    for name in ("mtp", "dflash", "dflash2"):
+
+        def helped(target: Target, name: str = name) -> Helped:
+            inner = Helped(maker(name, folders)(target), answers, target.vocab)
+            inner.script.right = lambda at: at != 3
+            return inner
+
+        replies = run(model, work, helped, draft_tokens=7, max_concurrency=1, threads=1)
+        first = plain.ids.index(stop)
+        for i, reply in enumerate(replies):
+            assert reply.ids == (plain.ids[: first + 1] if i % 2 == 0 else plain.ids)

@@ -1,0 +1,122 @@
+"""Every drafter's scores equal those of the formulas, whatever way the facts came in."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.drafters import dflash, dflash2, mtp
+from paceline.drafters.base import Drafter, Target
+from paceline.models import MODELS
+from paceline.runner.drafter import CheckpointSource
+from tests.drafters import oracle
+from tests.drafters.play import SpyView, Truth, make_target, make_truth, play
+from tests.kit import drafter_files, models
+
+HYBRID = models.hybrid_config()
+SPEC = MODELS.get("qwen3_5_text").spec(HYBRID.to_dict(), "hybrid")
+BUILD = {False: dflash.build, True: dflash2.build}
+
+# (prompt, chunk, accepted counts of the rounds that follow)
+WAYS = [(1, 64, []), (2, 1, [0]), (30, 64, [3, 0, 1]), (70, 33, [0, 0, 7]), (64, 64, [1]), (129, 64, [2, 0])]
+BLOCKS: dict[str, dict[str, Any]] = {
+    "mixed": {},
+    "taps": {"inner": {"target_layer_ids": [0, 3, 1]}, "head_dim": 32, "num_key_value_heads": 1},
+    "window-in-block": {"sliding_window": 5, "layer_types": ["sliding_attention", "sliding_attention"]},
+    "causal": {"is_causal": True, "layer_types": ["full_attention", "sliding_attention"]},
+    "legacy": {"is_causal": None},
+    "scaled": {
+        "inner": {
+            "input_embedding_scale": 0.7,
+            "output_multiplier": 0.5,
+            "final_logit_softcapping": 3.0,
+            "causal": True,
+        },
+        "is_causal": False,
+    },
+}
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    error = (got - want).abs().max() / want.abs().max()
+    assert error < 2e-4, float(error)
+
+
+def check_mtp(
+    drafter: mtp.MtpDrafter, tensors: oracle.Tensors, truth: Truth, played: tuple[SpyView, list[int], int]
+) -> None:
+    view, drafts, at = played
+    target = drafter.target
+    want = oracle.mtp_logits(
+        tensors, HYBRID, target.embed, target.head, truth.tokens[: at + 1], truth.hidden[:at], drafts
+    )
+    close(torch.stack([logits for logits, _ in view.seen]), want[:, : target.vocab])
+
+
+def check_block(
+    target: Target,
+    config: dict[str, Any],
+    tensors: oracle.Tensors,
+    truth: Truth,
+    played: tuple[SpyView, list[int], int],
+) -> None:
+    """The block has as many masks as the engine's K, however many drafts are wanted."""
+    view, drafts, at = played
+    hidden = oracle.block_hidden(tensors, config, target.embed, truth.taps[:at], truth.tokens[at], target.draft_tokens)
+    u = oracle.block_scores(config, target.head, hidden)[:, : target.vocab]
+    if config["architectures"] == ["DFlashDraftModel"]:
+        close(torch.stack([logits for logits, _ in view.seen]), u[: len(drafts)])
+        return
+    top = config["dflash_config"]["selector_top_k"]
+    before = [truth.tokens[at], *drafts[:-1]]
+    for (logits, ids), want in zip(view.seen, oracle.selector_scores(tensors, u, hidden, before, top), strict=False):
+        assert set(ids.tolist()) == set(want)
+        close(logits, torch.tensor([want[i] for i in ids.tolist()]))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("k", [1, 2, 7, 15])
+def test_mtp_equals_the_formulas(k: int, way: tuple[int, int, list[int]]) -> None:
+    prompt, chunk, accepted = way
+    tensors = drafter_files.random_tensors(drafter_files.mtp_shapes(HYBRID), offset=True)
+    drafter = mtp.MtpDrafter(make_target(SPEC, k, vocab=301), tensors)
+    truth = make_truth(160, 1)
+    check_mtp(drafter, tensors, truth, play(drafter, 1, truth, prompt, chunk, [min(n, k) for n in accepted], k))
+
+
+@pytest.mark.parametrize("two", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block_drafters_equal_the_formulas(name: str, two: bool, tmp_path: Path) -> None:
+    config = drafter_files.block_config(two, **BLOCKS[name])
+    tensors = drafter_files.write_block_folder(tmp_path, config)
+    for k, ways in ((7, WAYS), (1, WAYS[2:3]), (3, WAYS[3:4]), (15, WAYS[3:4])):
+        for prompt, chunk, accepted in ways:
+            drafter = BUILD[two](make_target(SPEC, k, vocab=301), CheckpointSource(tmp_path))
+            truth = make_truth(160, len(config["dflash_config"]["target_layer_ids"]))
+            played = play(drafter, 1, truth, prompt, chunk, [min(n, k) for n in accepted], k)
+            check_block(drafter.target, config, tensors, truth, played)
+
+
+@pytest.mark.parametrize("kind", ["mtp", "v1", "v2"])
+def test_slots_do_not_touch_each_other_or_their_next_request(kind: str, tmp_path: Path) -> None:
+    """A long request, then another on the same slot beside a neighbour: as if each were alone, with a shorter k too."""
+    k, config = 7, drafter_files.block_config(kind == "v2")
+    block = drafter_files.write_block_folder(tmp_path, config)
+    head = drafter_files.random_tensors(drafter_files.mtp_shapes(HYBRID), offset=True)
+
+    def check(drafter: Drafter, truth: Truth, played: tuple[SpyView, list[int], int]) -> None:
+        if isinstance(drafter, mtp.MtpDrafter):
+            check_mtp(drafter, head, truth, played)
+        else:
+            check_block(target, config, block, truth, played)
+
+    target = make_target(SPEC, k)
+    drafter: Drafter = (
+        mtp.MtpDrafter(target, head) if kind == "mtp" else BUILD[kind == "v2"](target, CheckpointSource(tmp_path))
+    )
+    first, second, neighbour = (make_truth(160, 2, seed=seed) for seed in (5, 6, 7))
+    play(drafter, 0, first, 129, 64, [3], k)
+    drafter.close(0)
+    check(drafter, neighbour, play(drafter, 1, neighbour, 20, 7, [1], k))
+    check(drafter, second, play(drafter, 0, second, 9, 64, [0, 2], 4))
