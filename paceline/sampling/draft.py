@@ -44,7 +44,7 @@ class DraftView:
         params, index = self.sampler.params, self.index + len(drafted)
         if rule is DraftRule.PENALISED:
             logits = self._penalised(logits, drafted, ids, index)
-        if rule is DraftRule.ARGMAX or params.temperature == 0.0:
+        if rule is DraftRule.ARGMAX or self.sampler.greedy:
             return int(ids[logits.argmax()])
         values, kept = keep(logits / params.temperature, params)
         seed = params.seed ^ _OTHER_STREAM if rule is DraftRule.INDEPENDENT else params.seed

@@ -17,13 +17,17 @@ from tests.code.modules import modules, tree_of
 CLI = {"paceline.cli.*"}  # what a person may write, in help texts and defaults
 DEFAULTS = {"paceline.build"}
 READERS = {"paceline.checkpoint.*"}  # what files call things: architectures, and the names of models to fetch
+TRAIN = {"paceline.train.*"}  # recipes make concrete models
 BENCH = {"paceline.measure.settings"}  # a bench has a drafter by default, as the server does
 
 WHERE: dict[str, set[str]] = {
     "ngram": {"paceline.drafters", "paceline.drafters.ngram"} | CLI | DEFAULTS | BENCH,
+    "mtp": {"paceline.drafters", "paceline.drafters.mtp"} | CLI | READERS | TRAIN,
+    "dflash": {"paceline.drafters", "paceline.drafters.dflash", "paceline.drafters.block_config"} | CLI | TRAIN,
+    "dflash2": {"paceline.drafters", "paceline.drafters.dflash2"} | CLI | TRAIN,
     "qwen35": {"paceline.models", "paceline.models.qwen35"} | READERS,
-    "qwen3_5": {"paceline.models", "paceline.models.qwen35"} | READERS,
-    "qwen3": {"paceline.models", "paceline.models.qwen3"} | READERS,
+    "qwen3_5": {"paceline.models", "paceline.models.qwen35"} | READERS | TRAIN,
+    "qwen3": {"paceline.models", "paceline.models.qwen3"} | READERS | TRAIN,
     "llama": {"paceline.models", "paceline.models.llama", "paceline.models.qwen3"} | READERS,
     "int8": {"paceline.quant.*"} | CLI,  # a format may name another for its head
     "int4": {"paceline.quant.*"} | CLI,

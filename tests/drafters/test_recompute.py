@@ -70,9 +70,12 @@ def check_block(
         return
     top = config["dflash_config"]["selector_top_k"]
     before = [truth.tokens[at], *drafts[:-1]]
-    for (logits, ids), want in zip(view.seen, oracle.selector_scores(tensors, u, hidden, before, top), strict=False):
-        assert set(ids.tolist()) == set(want)
-        close(logits, torch.tensor([want[i] for i in ids.tolist()]))
+    wanted = oracle.selector_scores(tensors, u, hidden, before, top)
+    for row, (logits, ids), want in zip(u, view.seen, wanted, strict=False):
+        edge = row.topk(top).values[-1]  # which of two candidates that tie here is kept is a matter of rounding
+        assert all(abs(row[i] - edge) < 1e-5 for i in set(ids.tolist()) ^ set(want))
+        both = [i in want for i in ids.tolist()]
+        close(logits[both], torch.tensor([want[i] for i in ids[both].tolist()]))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

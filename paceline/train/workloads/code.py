@@ -1,8 +1,9 @@
-# ruff: noqa: E501 – one entry of a table per line reads best
 """Small Python functions: write, complete, edit, explain, test. Functions come from parametrised patterns.
 
 A function is a description, a signature, body lines and an explanation; the five tasks are views of the same function.
 """
+
+# ruff: noqa: E501 – one entry of a table per line reads best
 
 import ast
 import inspect

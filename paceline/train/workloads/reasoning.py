@@ -1,5 +1,6 @@
-# ruff: noqa: E501 – one entry of a table per line reads best
 """Worked arithmetic: word problems with small numbers, solved step by step, some with a `<think>` part."""
+
+# ruff: noqa: E501 – one entry of a table per line reads best
 
 import random
 from collections.abc import Callable

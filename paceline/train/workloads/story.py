@@ -1,5 +1,6 @@
-# ruff: noqa: E501 – one entry of a table per line reads best
 """Short stories from a grammar: somebody, somewhere, a find or a wish, trouble, help, an ending that fits the prompt."""
+
+# ruff: noqa: E501 – one entry of a table per line reads best
 
 import random
 

@@ -1,5 +1,6 @@
-# ruff: noqa: E501 – one entry of a table per line reads best
 """Structured output: records moved between text, JSON, CSV, YAML, Markdown and HTML; SQL; tool calls."""
+
+# ruff: noqa: E501 – one entry of a table per line reads best
 
 import json
 import random

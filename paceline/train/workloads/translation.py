@@ -1,8 +1,9 @@
-# ruff: noqa: E501 – one entry of a table per line reads best
 """English ↔ French, Spanish, German, Italian, Portuguese: sentences from one grammar with fixed vocabularies.
 
 Columns are en | fr | es | de | it | pt everywhere; German nouns give nominative/accusative where they differ.
 """
+
+# ruff: noqa: E501 – one entry of a table per line reads best
 
 import random
 
