@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from paceline.checkpoint.prepare import cache_folder, prepare
@@ -73,7 +74,7 @@ def configure(
     if not (folder / "tokenizer.json").exists():
         source = json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"]
         raise CheckpointError(f"{source}: has no tokenizer.json; add the model's tokenizer files to the folder")
-    context = _context(options, drafts, int(model.get("max_position_embeddings", DEFAULT_CONTEXT)))
+    context = _context(options, drafts, _whole(model, "max_position_embeddings", folder, DEFAULT_CONTEXT))
     per_slot = -(-(context + drafts + 1) // PAGE_TOKENS) * PAGE_TOKENS
     threads = options.threads or len(os.sched_getaffinity(0))
     weights = options.weights if options.weights != "auto" else _fastest_weights(folder, threads, say)
@@ -92,9 +93,18 @@ def configure(
         kv_dtype="fp32" if weights == "fp32" else "bf16",
         prefill_chunk=options.prefill_chunk,
         threads=threads,
-        sampled_vocab=min(Tokenizer.load(folder).vocab_size, int(model["vocab_size"])),
+        sampled_vocab=min(Tokenizer.load(folder).vocab_size, _whole(model, "vocab_size", folder)),
         log_stats_interval_s=options.log_stats_interval_s,
     )
+
+
+def _whole(model: dict[str, object], key: str, folder: Path, default: int | None = None) -> int:
+    """A positive whole number of config.json."""
+    value = model.get(key, default)
+    if type(value) is not int or value <= 0:
+        source = json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"]
+        raise CheckpointError(f"{source}: config.json: {key} = {value!r}: a positive whole number is needed")
+    return value
 
 
 def fetch_known(name: str, progress: Progress | None = None) -> Path:
@@ -130,7 +140,7 @@ def _check(options: EngineOptions) -> None:
         raise ConfigError("--max-concurrency", options.max_concurrency, "must be at most 64")
     if options.prefill_chunk < PAGE_TOKENS or options.prefill_chunk % PAGE_TOKENS:
         raise ConfigError("--prefill-chunk", options.prefill_chunk, f"must be a multiple of {PAGE_TOKENS}, such as 512")
-    if options.log_stats_interval_s <= 0:
+    if not 0 < options.log_stats_interval_s < inf:
         raise ConfigError("--log-stats-interval", options.log_stats_interval_s, "must be above 0 seconds")
 
 
@@ -165,6 +175,10 @@ def _drafter_path(options: EngineOptions, folder: Path) -> str | None:
 
 def _context(options: EngineOptions, drafts: int, model_limit: int) -> int:
     context = options.max_context if options.max_context is not None else min(model_limit, DEFAULT_CONTEXT)
+    if model_limit < PAGE_TOKENS:
+        raise CheckpointError(
+            f"max_position_embeddings = {model_limit}: models below {PAGE_TOKENS} positions cannot be served"
+        )
     if context < PAGE_TOKENS:
         raise ConfigError("--max-context", context, f"must be at least {PAGE_TOKENS} tokens")
     if context > model_limit:

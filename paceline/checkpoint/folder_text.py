@@ -111,8 +111,17 @@ def _adds_bos(settings: Json, tokenizer: Json, bos: str) -> bool:
 
 
 def token_ids(value: object) -> list[int]:
-    """A config's `…_token_id`, which may be one id, several or null."""
-    return [item for item in (value if isinstance(value, list) else [value]) if type(item) is int and item >= 0]
+    """A config's `…_token_id`, which may be one id, several or null (and −1, an old way to say null)."""
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    ids: list[int] = []
+    for item in items:
+        if not isinstance(item, int) or isinstance(item, bool):
+            raise CheckpointError(
+                f"config.json: a token id = {value!r}: a whole number, a list of them, or null is needed"
+            )
+        if item >= 0:
+            ids.append(item)
+    return ids
 
 
 def _number(source: Json, key: str) -> float | None:

@@ -41,14 +41,15 @@ def generate(
     ] = False,
 ) -> None:
     """Answer PROMPT with one reply, streamed, and say how fast it came."""
-    for flag, value, good in (
-        ("--max-tokens", max_tokens, max_tokens >= 1),
-        ("--temperature", temperature, 0 <= temperature <= 2),
-        ("--top-p", top_p, 0 < top_p <= 1),
-        ("--top-k", top_k, top_k >= 0),
+    for flag, value, good, rule in (
+        ("--max-tokens", max_tokens, max_tokens >= 1, "at least 1"),
+        ("--temperature", temperature, 0 <= temperature <= 2, "from 0 (greedy) to 2"),
+        ("--top-p", top_p, 0 < top_p <= 1, "above 0, at most 1"),
+        ("--top-k", top_k, top_k >= 0, "at least 0 (off)"),
+        ("--seed", seed, seed is None or -(2**63) <= seed < 2**64, "a whole number of 64 bits"),
     ):
         if not good:
-            raise ConfigError(flag, value, f"out of range; see paceline generate --help for {flag}")
+            raise ConfigError(flag, value, f"must be {rule}")
     config = resolve_config(
         EngineOptions(
             model=model,
@@ -65,6 +66,8 @@ def generate(
     tokenizer, template, stream = open_text(config)
     text = prompt if raw else template.render([{"role": "user", "content": prompt}], {})
     ids = tokenizer.encode(text, "PROMPT", bos=raw)
+    if not ids:
+        raise ConfigError("PROMPT", repr(prompt), "has no tokens; write some text")
     if len(ids) >= config.max_context:
         raise ConfigError("PROMPT", f"{len(ids)} tokens", f"the context is {config.max_context}; shorten it")
     request = Request(

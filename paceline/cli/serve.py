@@ -1,5 +1,6 @@
 """`paceline serve`: an OpenAI-compatible server for one model."""
 
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -57,7 +58,7 @@ def serve(
             raise ConfigError(flag, value, "must be at least 1")
     if max_pending < 0:
         raise ConfigError("--max-pending", max_pending, "must be at least 0")
-    if pending_timeout <= 0:
+    if not 0 < pending_timeout < inf:
         raise ConfigError("--pending-timeout", pending_timeout, "must be above 0 seconds")
     options = EngineOptions(
         model=model,

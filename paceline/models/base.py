@@ -48,7 +48,7 @@ def get_int(config: Config, key: str, default: int | None = None) -> int:
     if value is None:
         value = default
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise CheckpointError(f"config.json: {key} = {value}: a positive whole number is needed")
+        raise CheckpointError(f"config.json: {key} = {value!r}: a positive whole number is needed")
     return value
 
 
@@ -57,13 +57,24 @@ def get_float(config: Config, key: str, default: float) -> float:
     if value is None:
         return default
     if not isinstance(value, int | float):
-        raise CheckpointError(f"config.json: {key} = {value}: a number is needed")
+        raise CheckpointError(f"config.json: {key} = {value!r}: a number is needed")
     return float(value)
 
 
 def get_flag(config: Config, key: str, default: bool = False) -> bool:
     value = config.get(key)
     return default if value is None else bool(value)
+
+
+def check_arithmetic(config: Config) -> None:
+    """Refuses what would change the arithmetic silently: another activation, or a window over the attention."""
+    activation = config.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise CheckpointError(f"config.json: hidden_act = {activation!r}: only silu is supported")
+    types = config.get("layer_types")
+    windowed = isinstance(types, list) and any("sliding" in str(kind) for kind in types)
+    if windowed or config.get("use_sliding_window") is True:
+        raise CheckpointError("config.json: sliding-window attention is not supported")
 
 
 def eos_ids(config: Config) -> tuple[int, ...]:

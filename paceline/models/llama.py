@@ -7,6 +7,7 @@ from paceline.models.base import (
     Family,
     Part,
     attention_parts,
+    check_arithmetic,
     eos_ids,
     get_flag,
     get_float,
@@ -17,6 +18,7 @@ from paceline.models.base import (
 
 
 def spec(config: Config, name: str) -> ModelSpec:
+    check_arithmetic(config)
     heads, hidden = get_int(config, "num_attention_heads"), get_int(config, "hidden_size")
     head_dim = get_int(config, "head_dim", hidden // heads)
     if get_flag(config, "mlp_bias"):

@@ -10,6 +10,7 @@ from paceline.models.base import (
     Part,
     PartKind,
     attention_parts,
+    check_arithmetic,
     eos_ids,
     get_flag,
     get_float,
@@ -34,6 +35,7 @@ def layer_kinds(config: Config) -> tuple[LayerKind, ...]:
 
 
 def spec(config: Config, name: str) -> ModelSpec:
+    check_arithmetic(config)
     head_dim = get_int(config, "head_dim", 256)
     gdn = GdnSpec(
         key_heads=get_int(config, "linear_num_key_heads", 16),

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from paceline.checkpoint.base import open_checkpoint
 from paceline.checkpoint.load import load_tensors
 from paceline.core.config import EngineConfig
-from paceline.core.errors import CheckpointError, ConfigError
+from paceline.core.errors import CheckpointError, ConfigError, PacelineError
 from paceline.core.spec import ModelSpec
 from paceline.models import MODELS
 from paceline.models.base import Family, Part, PartKind
@@ -38,10 +38,15 @@ class Weights:
 
 
 def read_family(folder: Path, name: str) -> tuple[Family, ModelSpec]:
-    """The family and spec of a prepared folder's (or any) config.json."""
+    """The family and spec of a prepared folder's (or any) config.json. Errors name the folder that the user gave."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    family = MODELS.get(str(config.get("model_type")))
-    return family, family.spec(config, name)
+    try:
+        family = MODELS.get(str(config.get("model_type")))
+        return family, family.spec(config, name)
+    except PacelineError as error:
+        note = folder / "source.json"
+        given = json.loads(note.read_text(encoding="utf-8"))["path"] if note.exists() else folder
+        raise CheckpointError(f"{given}: {error}") from error
 
 
 def load_weights(config: EngineConfig) -> Weights:
@@ -86,6 +91,7 @@ def _encode(
     found: dict[str, torch.Tensor] = {}
     made: set[str] = set()
     for name, tensor in tensors:
+        _check_values(name, tensor)
         found[name] = tensor
         for part in home[name]:
             if part.name not in made and all(source in found for source, _ in part.sources):
@@ -93,6 +99,15 @@ def _encode(
                 yield part.name, _planes(part, [found[source].float() for source, _ in part.sources], codec)
         for source in [s for s in found if all(part.name in made for part in home[s])]:
             del found[source]
+
+
+def _check_values(name: str, tensor: torch.Tensor) -> None:
+    """Integers are codes of a format that nobody decoded, and one NaN makes every reply the same token."""
+    if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise CheckpointError(f"tensor {name} holds {kind}; only fp32, fp16 and bf16 weights can be read")
+    if not bool(tensor.isfinite().all()):
+        raise CheckpointError(f"tensor {name} holds NaN or infinite values; the checkpoint is damaged")
 
 
 def _planes(part: Part, pieces: list[torch.Tensor], codec: WeightCodec) -> Planes:

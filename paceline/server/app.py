@@ -35,7 +35,7 @@ def create_app(service: Service) -> FastAPI:
     created = int(time.time())
     public_id = service.config.public_model_id
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         ready = service.state == "ready"
         body: dict[str, object] = {

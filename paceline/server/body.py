@@ -48,7 +48,8 @@ def _parse(raw: bytes) -> dict[str, object]:
     except RecursionError:
         raise RequestError("the body is not usable JSON: nested too deeply") from None
     except ValueError as error:
-        raise RequestError(f"the body is not valid JSON: {error}") from None
+        reason = "a number is too long" if "int_max_str_digits" in str(error) else error
+        raise RequestError(f"the body is not valid JSON: {reason}") from None
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
     return body
@@ -60,7 +61,8 @@ def _not_json(name: str) -> NoReturn:
 
 def error_response(error: RequestError) -> Response:
     """The error in OpenAI's shape. ASCII, because a message may quote what is not valid Unicode."""
-    return Response(json.dumps(error_body(error)), status_code=error.status, media_type="application/json")
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
+    return Response(json.dumps(error_body(error)), error.status, headers, "application/json")
 
 
 class TooLargeResponse(Response):

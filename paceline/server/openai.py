@@ -262,7 +262,7 @@ def _sampling(fields: _Body, context: AskContext) -> SamplingParams:
 
 def _bias_key(key: str, vocab_size: int) -> int:
     # The length is checked first: Python refuses to convert very long numbers.
-    if key.isascii() and key.isdigit() and len(key) <= 9 and int(key) < vocab_size:
+    if key.isascii() and key.isdigit() and len(key) <= 9 and str(int(key)) == key and int(key) < vocab_size:
         return int(key)
     message = f"logit_bias key {shown(key)}: not a token id of this model (0 to {vocab_size - 1})"
     raise RequestError(message, "logit_bias", "invalid_value")
@@ -349,7 +349,8 @@ def _prompt(value: object, vocab_size: int) -> tuple[str | None, list[int] | Non
 def shown(value: object) -> str:
     """A client's value in a message: short, whatever it was."""
     try:
-        text = repr(value) if not isinstance(value, list | dict) else type(value).__name__
+        named = {list: "an array", dict: "an object", type(None): "null", bool: str(value).lower()}
+        text = named.get(type(value)) or repr(value)
     except ValueError:  # an integer too long to print
         return "a very large number"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -91,6 +91,9 @@ def failure(generation: Generation) -> RequestError | None:
     end = generation.end
     if end is None or end.reason not in ("error", "cancelled"):
         return None
+    if end.reason == "error" and end.phase == "queue":
+        message = f"{end.error}; nothing was computed yet, send the request again"
+        return RequestError(message, code="engine_restarting", status=503, kind="server_error")
     if end.reason == "error":
         return RequestError(f"the engine failed: {end.error}", code="engine_error", status=500, kind="server_error")
     if end.cause == "pending_timeout":

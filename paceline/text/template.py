@@ -69,7 +69,15 @@ class ChatTemplate:
     def render(self, messages: list[dict[str, object]], options: dict[str, object]) -> str:
         """The prompt that ends where the assistant's reply begins. `options` are variables of this template."""
         if self._template is None:
-            raise RequestError("this model has no chat template; use /v1/completions", "messages", "no_chat_template")
+            raise RequestError(
+                "this model has no chat template; send a plain prompt (/v1/completions, or generate --raw)",
+                "messages",
+                "no_chat_template",
+            )
+        if "messages" in options:
+            raise RequestError(
+                "chat_template_kwargs.messages: the messages are set by the request", "chat_template_kwargs"
+            )
         variables = {"add_generation_prompt": True, "tools": None, **self._special, **options, "messages": messages}
         try:
             return self._template.render(variables)

@@ -71,7 +71,7 @@ def test_failures_are_the_requests(source: str) -> None:
 
 def test_no_template(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(text_model.build(tmp_path, template=None))
-    with pytest.raises(RequestError, match="no chat template; use /v1/completions"):
+    with pytest.raises(RequestError, match="no chat template; send a plain prompt"):
         ChatTemplate.load(tmp_path, tokenizer).render(HELLO, {})
 
 
