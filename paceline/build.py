@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 
 from paceline.checkpoint.prepare import cache_folder, prepare
-from paceline.checkpoint.pull import KNOWN, Progress, pull, resolve
+from paceline.checkpoint.pull import KNOWN, SHIPPED, Progress, pull, resolve
 from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.messages import Event
@@ -80,7 +80,7 @@ def configure(
     weights = options.weights if options.weights != "auto" else _fastest_weights(folder, threads, say)
     return EngineConfig(
         model_folder=str(folder),
-        model_name=options.model if options.model in KNOWN else Path(options.model).resolve().stem,
+        model_name=options.model if options.model in KNOWN | SHIPPED else Path(options.model).resolve().stem,
         weights_file=str(folder / f"weights-{weights}-{WEIGHTS_LAYOUT}.safetensors"),
         device="cpu",
         weights=weights,

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import paceline
 from paceline.checkpoint.prepare import cache_failure, cache_folder
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.units import format_bytes
@@ -58,13 +59,20 @@ KNOWN = {
 }
 
 
+# The model that the package itself ships, with its drafters.
+SHIPPED = {"embedded": Path(paceline.__file__).parent / "embedded"}
+
+
 def resolve(model: str, cache: Path | None = None, progress: Progress | None = None) -> Path:
     """A MODEL argument as a path: a known name (pulled when missing), a folder, a file."""
     if model in KNOWN:
         return pull(model, cache, progress)
+    if model in SHIPPED:
+        return SHIPPED[model]
     path = Path(model).expanduser()
     if not path.exists():
-        raise ConfigError("MODEL", model, f"no such file or folder; give a path or a known name: {', '.join(KNOWN)}")
+        names = ", ".join([*SHIPPED, *KNOWN])
+        raise ConfigError("MODEL", model, f"no such file or folder; give a path or a known name: {names}")
     return path
 
 
