@@ -146,7 +146,8 @@ def test_resolve(origins: Origins, tmp_path: Path) -> None:
     origins(CONTENT, None)
     assert resolve("toy", tmp_path) == tmp_path / "pulled" / "toy" / "toy.gguf"
     assert resolve(str(tmp_path)) == tmp_path
-    with pytest.raises(ConfigError, match=r"MODEL = gpt-17: no such file or folder; .* known name: smollm2"):
+    assert (resolve("embedded", tmp_path) / "config.json").is_file()
+    with pytest.raises(ConfigError, match=r"MODEL = gpt-17: no such file or folder; .* known name: embedded, smollm2"):
         resolve("gpt-17", tmp_path)
     with pytest.raises(ConfigError, match="unknown; choose one of smollm2"):
         pull("gpt-17", tmp_path)
