@@ -15,15 +15,7 @@ from paceline.measure.campaign import run_bench
 from paceline.measure.child import ServerProcess, free_port
 from paceline.measure.settings import SERVE_COMMAND, BenchSettings
 
-PROMPT = """Rename the variable `total` to `amount` in this code and show the whole code again.
-
-def invoice(items, tax):
-    total = 0
-    for item in items:
-        total = total + item.price * item.count
-    total = total + total * tax
-    return total
-"""
+PROMPT = "What is the capital of France, and what is it known for?"
 
 
 def demo(
