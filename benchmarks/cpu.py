@@ -21,10 +21,11 @@ import torch
 import paceline
 from paceline.build import EngineOptions, configure, open_text
 from paceline.core.config import EngineConfig
+from paceline.core.machine import cpu_name
 from paceline.core.messages import Event, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
 from paceline.engine.loop import Engine
-from paceline.runner.backend import cpu_name, make_backend
+from paceline.runner.backend import make_backend
 
 RESULT = Path(__file__).parent / "results" / "cpu.json"
 CHAT = "Write a short story about a fox and a raven who share a winter."

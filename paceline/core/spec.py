@@ -60,7 +60,6 @@ class ModelSpec:
     attention_bias: bool = False
     gdn: GdnSpec | None = None
     eos_ids: tuple[int, ...] = ()
-    extra: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

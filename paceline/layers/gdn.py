@@ -35,16 +35,6 @@ class GdnWeights:
     out: Linear
 
 
-@dataclass(slots=True)
-class _Inputs:
-    """One row's recurrence inputs: the replayed positions first. columns [3 + n, C] with the conv's left context."""
-
-    columns: torch.Tensor
-    beta: torch.Tensor
-    decay: torch.Tensor
-    log_decay: torch.Tensor
-
-
 class Gdn:
     def __init__(self, weights: GdnWeights, spec: GdnSpec) -> None:
         self.w, self.spec = weights, spec

@@ -1,6 +1,5 @@
 """The Backend on a torch device (today: the CPU): start-up order, slots, and facts for the log."""
 
-import platform
 from collections.abc import Callable
 
 import torch
@@ -57,7 +56,6 @@ class TorchBackend:
             "architecture": self.spec.arch,
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
-            "cpu": cpu_name(),
         }
 
     def step(self, batch: Batch) -> StepOut:
@@ -77,14 +75,6 @@ class TorchBackend:
     def close(self) -> None:
         for slot in list(self.runner.slots):
             self.close_slot(slot)
-
-
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def make_backend(config: EngineConfig) -> TorchBackend:

@@ -17,6 +17,7 @@ import msgspec
 from paceline import __version__
 from paceline.core.config import EngineConfig
 from paceline.core.errors import ConfigError, RequestError
+from paceline.core.machine import cpu_name
 from paceline.core.messages import Counts, Stats
 from paceline.core.request import CancelCause, FinishReason, Request
 from paceline.server.config import ServerConfig
@@ -116,7 +117,7 @@ class RequestLog:
                     "python": platform.python_version(),
                     "torch": facts.get("torch"),
                     "platform": platform.platform(),
-                    "cpu": facts.get("cpu") or _cpu_name(),
+                    "cpu": cpu_name(),
                 },
                 "argv": sys.argv,
             },
@@ -276,12 +277,3 @@ def _source(model_folder: str) -> Json:
     """What the prepared folder says of the checkpoint that it was made from."""
     path = Path(model_folder) / "source.json"
     return msgspec.json.decode(path.read_bytes(), type=dict[str, object]) if path.exists() else {}
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
