@@ -32,7 +32,7 @@ def served(log: Path, *flags: str) -> Iterator[openai.OpenAI]:
             yield openai.OpenAI(base_url=line.split(" at ")[1].strip(), api_key="none", max_retries=0)
         finally:
             server.send_signal(signal.SIGTERM)
-            assert server.wait(30) == 0
+            assert server.wait(120) == 0
 
 
 def ask(client: openai.OpenAI, question: str, temperature: float) -> str:

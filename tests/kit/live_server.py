@@ -59,7 +59,7 @@ class LiveServer:
         command = [sys.executable, "-m", "tests.kit.live_server", str(self._file)]
         with self._output.open("wb") as sink:
             self.process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
-        self.wait(lambda: "paceline serves" in self.output() or self.process.poll() is not None, 30)
+        self.wait(lambda: "paceline serves" in self.output() or self.process.poll() is not None, 120)
         assert self.process.poll() is None, self.output()
         self.url = self.output().rsplit(" at ", 1)[1].strip().removesuffix("/v1")
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
@@ -78,7 +78,7 @@ class LiveServer:
         """The exit code."""
         self.process.send_signal(which)
         try:
-            return self.process.wait(20)
+            return self.process.wait(60)
         except subprocess.TimeoutExpired:
             os.kill(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -99,7 +99,7 @@ class LiveServer:
     def terminal(self) -> list[Line]:
         return [line for line in self.log() if line["event"] in ("request_done", "request_error")]
 
-    def wait(self, condition: Callable[[], bool], limit_s: float = 10) -> None:
+    def wait(self, condition: Callable[[], bool], limit_s: float = 60) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, "the condition never came true"
@@ -107,7 +107,7 @@ class LiveServer:
 
     def wait_idle(self) -> None:
         """Until every request has its terminal line."""
-        self.wait(lambda: len(self.log("request_start")) == len(self.terminal()), 20)
+        self.wait(lambda: len(self.log("request_start")) == len(self.terminal()), 60)
 
     def check_empty(self) -> None:
         """Nothing runs, waits or holds a page. Asks for one token, so that the engine has something to report."""

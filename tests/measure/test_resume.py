@@ -56,9 +56,17 @@ def servers(folder: Path) -> list[int]:
     return found
 
 
+def wait_servers_gone(folder: Path) -> None:
+    """A server that was just being started when its parent ended gets its signal from the kernel a moment later."""
+    deadline = time.monotonic() + 20
+    while servers(folder):
+        assert time.monotonic() < deadline, f"left behind: {servers(folder)}"
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def undisturbed(small: BenchSettings, fake: tuple[str, ...], tmp_path: Path) -> dict[str, list[tuple[object, ...]]]:
-    assert start(small, tmp_path / "whole", fake).wait(30) == 0
+    assert start(small, tmp_path / "whole", fake).wait(120) == 0
     return work(tmp_path / "whole")
 
 
@@ -71,11 +79,10 @@ def test_killed_at_random_moments(
         time.sleep(0.4 + moments.random())
         process.kill()
         process.wait()
-    assert start(small, folder, fake).wait(30) == 0
+    assert start(small, folder, fake).wait(120) == 0
     assert work(folder) == undisturbed
     assert (folder / "report.html").exists()
-    time.sleep(0.3)
-    assert servers(folder) == []
+    wait_servers_gone(folder)
 
 
 def test_interrupt_stops_cleanly_and_resumes(
@@ -87,10 +94,11 @@ def test_interrupt_stops_cleanly_and_resumes(
         time.sleep(0.01)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=20)
+    shown, _ = process.communicate(timeout=120)
     assert process.returncode != 0 and "the same command goes on" in shown
-    assert servers(folder) == [] and not (folder / "summary.json").exists()
+    wait_servers_gone(folder)
+    assert not (folder / "summary.json").exists()
     first = (folder / "points" / "none-k0-c1" / "requests.jsonl").read_bytes()
-    assert start(small, folder, fake).wait(30) == 0
+    assert start(small, folder, fake).wait(120) == 0
     assert work(folder) == undisturbed
     assert (folder / "points" / "none-k0-c1" / "requests.jsonl").read_bytes() == first

@@ -125,7 +125,7 @@ def test_a_slow_reader_stalls_nobody(tmp_path: Path) -> None:
             assert reply.status_code == 200
             assert time.monotonic() - begun < 2
             # The engine's part is over although hardly anything was read.
-            server.wait(lambda: len(server.terminal()) == 2, 30)
+            server.wait(lambda: len(server.terminal()) == 2)
             received = b""
             while b"data: [DONE]\n\n" not in received[-200:]:
                 received += connection.recv(1 << 20)
