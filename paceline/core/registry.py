@@ -1,6 +1,6 @@
 """Tables of names to `module:object`, imported on first use. Adding a drafter, model or format is one file and one line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
 
@@ -22,9 +22,14 @@ class Registry(Generic[T]):
         return name in self.table
 
     def get(self, name: str) -> T:
-        if name not in self.table:
-            raise ConfigError(self.kind, name, f"unknown; choose one of {', '.join(self.table)}")
-        return cast(T, load_object(self.table[name]))
+        return cast(T, load_object(choose(self.kind, name, self.table)))
+
+
+def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """The entry of a name that a person wrote for the flag or key `kind`; an unknown one lists those that there are."""
+    if name not in table:
+        raise ConfigError(kind, name, f"unknown; choose one of {', '.join(table)}")
+    return table[name]
 
 
 def load_object(name: str) -> Any:

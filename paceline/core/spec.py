@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from paceline.core.config import PAGE_TOKENS
+
 
 class LayerKind(StrEnum):
     FULL = "full"
@@ -63,16 +65,66 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class VisionSpec:
+    """A vision tower: `depth` blocks of width `hidden` over patches; `merge`² patches become one token of width `out`.
+
+    `patch_values` are the values of one patch (channels · frames · pixels), `positions` the learned position rows.
+    """
+
+    depth: int
+    hidden: int
+    ffn: int
+    out: int
+    patch_values: int
+    merge: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSpec:
+    """What a drafter keeps for each position of a slot's context: `token_bytes` in each of `cells`.
+
+    `window` None: every position. `whole_pages`: room for the window past the context end too, in whole pages.
+    """
+
+    token_bytes: int
+    window: int | None = None
+    whole_pages: bool = False
+
+    def cells(self, max_context: int, draft_tokens: int) -> int:
+        if self.whole_pages:
+            return -(-(max_context + draft_tokens + 1) // PAGE_TOKENS) * PAGE_TOKENS
+        return max_context if self.window is None else min(self.window, max_context)
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterSpec:
     """What a drafter reads of a round, and what it holds.
 
     `taps`: target blocks (0-based) whose residual output it is given, concatenated in this order. `hidden`: whether it is
-    given the target's hidden state after the final norm. `state_bytes` counts all slots together. `expected_acceptance`
-    maps a draft length K to accepted / proposed as the drafter's card states it; empty where it states nothing.
+    given the target's hidden state after the final norm. `contexts`: what it keeps per slot, one entry per layer.
+    `rotary_dim`: width of its table of positions, 0 for none. `state_bytes` counts what it allocated for all slots together;
+    0 in a spec that was read from a config alone. `expected_acceptance` maps a draft length K to accepted / proposed as the
+    drafter's card states it; empty where it states nothing.
     """
 
     taps: tuple[int, ...] = ()
     hidden: bool = False
     weights_bytes: int = 0
+    contexts: tuple[ContextSpec, ...] = ()
+    rotary_dim: int = 0
     state_bytes: int = 0
     expected_acceptance: dict[int, float] = field(default_factory=dict)
+
+    def slot_bytes(self, max_context: int, draft_tokens: int) -> int:
+        """The context of one slot."""
+        return sum(context.token_bytes * context.cells(max_context, draft_tokens) for context in self.contexts)
+
+
+@dataclass(frozen=True, slots=True)
+class MemItem:
+    """A named reservation of the memory plan; `detail` says where the bytes come from, for people."""
+
+    name: str
+    bytes: int
+    detail: str = ""
