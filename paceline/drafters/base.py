@@ -34,13 +34,18 @@ class WeightsFrom(Enum):
     FOLDER = "folder"
 
 
-class TensorSource(Protocol):
-    """An opened checkpoint. `load` gives exactly the wanted tensors and refuses what is missing, mis-shaped, or extra among
-    the names that start with `within`."""
+class ConfigSource(Protocol):
+    """A config.json, with or without weights beside it; `path` is named in errors."""
 
-    path: Path
+    @property
+    def path(self) -> Path: ...
 
     def config(self) -> dict[str, Any]: ...
+
+
+class TensorSource(ConfigSource, Protocol):
+    """An opened checkpoint. `load` gives exactly the wanted tensors and refuses what is missing, mis-shaped, or extra among
+    the names that start with `within`."""
 
     def names(self) -> list[str]: ...
 
@@ -111,6 +116,8 @@ class Drafter(Protocol):
 
 
 Builder = Callable[[Target, "TensorSource | None"], Drafter]
+# (target, bytes of an element of the drafter's weights and context, the drafter's config) → its spec, without any weights.
+Describer = Callable[[ModelSpec, int, ConfigSource], DrafterSpec]
 
 
 def expected_acceptance(source: TensorSource, key: str) -> dict[int, float]:

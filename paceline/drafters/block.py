@@ -12,7 +12,7 @@ Shapes: R rows (sequences), B = K + 1 block positions, H/Hk heads, D head width,
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from paceline.core.spec import DrafterSpec
 from paceline.drafters.base import Observed, Target, Want
-from paceline.drafters.block_config import BlockLayerSpec, BlockSpec
+from paceline.drafters.block_config import BlockLayerSpec, BlockSpec, describe_block
 from paceline.kernels.rope import apply_, inverse_frequencies, tables
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
@@ -101,16 +101,15 @@ class BlockDrafter(ABC):
         self.dtype = target.codec.dtype
         self.fc = self._linear(tensors, "fc")
         self.hidden_norm, self.norm = self._norm(tensors, "hidden_norm"), self._norm(tensors, "norm")
-        self.layers = [self._layer(tensors, i) for i in range(len(spec.layers))]
+        held = describe_block(spec, {name: tuple(t.shape) for name, t in tensors.items()}, self.dtype.itemsize)
+        cells = [context.cells(target.max_context, target.draft_tokens) for context in held.contexts]
+        self.layers = [self._layer(tensors, i, size) for i, size in enumerate(cells)]
         self.cos, self.sin = tables(
             inverse_frequencies(spec.rope), target.max_context + target.draft_tokens + 1, self.dtype
         )
         self._lengths: dict[int, int] = {}
-        self._spec = DrafterSpec(
-            taps=spec.taps,
-            weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize,
-            state_bytes=sum(layer.ring.nbytes for layer in self.layers),
-            expected_acceptance=expected or {},
+        self._spec = replace(
+            held, state_bytes=sum(layer.ring.nbytes for layer in self.layers), expected_acceptance=expected or {}
         )
         if target.draft_tokens >= spec.block:
             print(
@@ -134,10 +133,8 @@ class BlockDrafter(ABC):
     def _norm(self, tensors: Tensors, name: str) -> RmsNorm:
         return RmsNorm(tensors[f"{name}.weight"], self.block.rms_eps, 0, self.dtype)
 
-    def _layer(self, tensors: Tensors, i: int) -> Layer:
+    def _layer(self, tensors: Tensors, i: int, cells: int) -> Layer:
         spec, target, at = self.block, self.target, f"layers.{i}"
-        window = spec.layers[i].window
-        size = target.max_context if window is None else min(window, target.max_context)
         around_attention, around_mlp = self._around(tensors, i)
         mlp = Mlp(
             self._linear(tensors, f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
@@ -154,7 +151,7 @@ class BlockDrafter(ABC):
             out=self._linear(tensors, f"{at}.self_attn.o_proj"),
             post_norm=self._norm(tensors, f"{at}.post_attention_layernorm"),
             mlp=mlp,
-            ring=Ring(target.slots, size, spec.kv_heads, spec.head_dim, self.dtype),
+            ring=Ring(target.slots, cells, spec.kv_heads, spec.head_dim, self.dtype),
             around_attention=around_attention,
             around_mlp=around_mlp,
         )

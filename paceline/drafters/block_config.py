@@ -4,12 +4,14 @@ Everything is read, nothing assumed: a wrong tap, window or causality fails sile
 cannot be meant are refused. Lengths in tokens, widths in elements.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from paceline.core.errors import CheckpointError
-from paceline.core.spec import ModelSpec, RopeSpec
-from paceline.drafters.base import TensorSource
+from paceline.core.spec import ContextSpec, DrafterSpec, ModelSpec, RopeSpec
+from paceline.drafters.base import ConfigSource
 
 Config = dict[str, Any]
 _KINDS = ("full_attention", "sliding_attention")
@@ -48,7 +50,7 @@ class BlockSpec:
 class ConfigReader:
     """Keys of one config.json, top level or `dflash_config`; refusals name the file, the key and the value."""
 
-    def __init__(self, source: TensorSource) -> None:
+    def __init__(self, source: ConfigSource) -> None:
         self.path, self.top = source.path, source.config()
         inner = self.top.get("dflash_config") or {}
         if not isinstance(inner, dict):
@@ -80,7 +82,7 @@ class ConfigReader:
         return value
 
 
-def read_block_spec(source: TensorSource, architecture: str, target: ModelSpec) -> BlockSpec:
+def read_block_spec(source: ConfigSource, architecture: str, target: ModelSpec) -> BlockSpec:
     """The spec of a drafter of this architecture, made for this target."""
     read = ConfigReader(source)
     top, inner = read.top, read.inner
@@ -208,3 +210,14 @@ def block_tensors(spec: BlockSpec) -> dict[str, tuple[int, ...]]:
     for i in range(len(spec.layers)):
         names |= {f"layers.{i}.{name}.weight": shape for name, shape in layer.items()}
     return names
+
+
+def describe_block(spec: BlockSpec, tensors: Mapping[str, tuple[int, ...]], item_bytes: int) -> DrafterSpec:
+    """What a block drafter with these tensors holds: a key and a value per KV head for each context position of a layer."""
+    token = 2 * spec.kv_heads * spec.head_dim * item_bytes
+    return DrafterSpec(
+        taps=spec.taps,
+        weights_bytes=sum(prod(shape) for shape in tensors.values()) * item_bytes,
+        contexts=tuple(ContextSpec(token, layer.window) for layer in spec.layers),
+        rotary_dim=spec.rope.rotary_dim,
+    )

@@ -2,9 +2,10 @@
 
 import torch
 
-from paceline.drafters.base import Target, TensorSource, Want, expected_acceptance
+from paceline.core.spec import DrafterSpec, ModelSpec
+from paceline.drafters.base import ConfigSource, Target, TensorSource, Want, expected_acceptance
 from paceline.drafters.block import BlockDrafter
-from paceline.drafters.block_config import block_tensors, read_block_spec
+from paceline.drafters.block_config import block_tensors, describe_block, read_block_spec
 
 ARCHITECTURE = "DFlashDraftModel"
 
@@ -15,6 +16,11 @@ class DFlashDrafter(BlockDrafter):
         for line in scores:
             drafts.append(row.view.draw(line, drafts, self.rule))
         return drafts
+
+
+def describe(target: ModelSpec, item_bytes: int, source: ConfigSource) -> DrafterSpec:
+    spec = read_block_spec(source, ARCHITECTURE, target)
+    return describe_block(spec, block_tensors(spec), item_bytes)
 
 
 def build(target: Target, source: TensorSource | None) -> DFlashDrafter:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.drafters.base import Target, TensorSource, Want, expected_acceptance
+from paceline.core.spec import DrafterSpec, ModelSpec
+from paceline.drafters.base import ConfigSource, Target, TensorSource, Want, expected_acceptance
 from paceline.drafters.block import Around, BlockDrafter, Sublayer, Tensors
-from paceline.drafters.block_config import BlockSpec, ConfigReader, block_tensors, read_block_spec
+from paceline.drafters.block_config import BlockSpec, ConfigReader, block_tensors, describe_block, read_block_spec
 from paceline.sampling.draft import DraftRule
 
 ARCHITECTURE = "DFlash2DraftModel"
@@ -104,7 +105,7 @@ def extra_tensors(spec: BlockSpec, extra: Extra) -> dict[str, tuple[int, ...]]:
     return names
 
 
-def read_extra(source: TensorSource, spec: BlockSpec, vocab: int) -> Extra:
+def read_extra(source: ConfigSource, spec: BlockSpec, vocab: int) -> Extra:
     """Only ids below `vocab` can be drafted: the codebooks must know them all."""
     read = ConfigReader(source)
     extra = Extra(
@@ -118,6 +119,12 @@ def read_extra(source: TensorSource, spec: BlockSpec, vocab: int) -> Extra:
     if spec.vocab < vocab:
         raise read.refusal("vocab_size", spec.vocab, f"the target samples {vocab} tokens; this is for another model")
     return extra
+
+
+def describe(target: ModelSpec, item_bytes: int, source: ConfigSource) -> DrafterSpec:
+    spec = read_block_spec(source, ARCHITECTURE, target)
+    extra = read_extra(source, spec, 0)
+    return describe_block(spec, block_tensors(spec) | extra_tensors(spec, extra), item_bytes)
 
 
 def build(target: Target, source: TensorSource | None) -> DFlash2Drafter:

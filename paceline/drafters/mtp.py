@@ -8,13 +8,14 @@ drafts come by recursion on the head's own normed output; what that writes is ov
 Norms are the target's kind ((1 + w) in this family). Tensors: `mtp.*` of the target's own checkpoint.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 
 from paceline.core.errors import ConfigError
-from paceline.core.spec import DrafterSpec
-from paceline.drafters.base import Observed, Target, TensorSource, Want, expected_acceptance
+from paceline.core.spec import ContextSpec, DrafterSpec, ModelSpec
+from paceline.drafters.base import ConfigSource, Observed, Target, TensorSource, Want, expected_acceptance
 from paceline.kernels.rope import inverse_frequencies, tables
 from paceline.kernels.round import BLOCK_TOKENS, SMALL_TOKENS, KvRange, KvView, Piece, Round
 from paceline.layers.attention import Attention, AttentionWeights
@@ -84,17 +85,13 @@ class MtpDrafter:
         self.norm = norm("norm.weight")
 
         # Recursion goes up to K − 1 indices past the last context position; whole blocks, because attention reads those.
-        self.places = -(-(target.max_context + target.draft_tokens + 1) // BLOCK_TOKENS) * BLOCK_TOKENS
+        held = _held(model, dtype.itemsize)
+        self.places = held.contexts[0].cells(target.max_context, target.draft_tokens)
         self.cos, self.sin = tables(inverse_frequencies(model.rope), self.places, dtype)
         shape = (target.slots * self.places, 2 * model.kv_heads, model.head_dim)
         self.kv = KvView(torch.zeros(shape, dtype=dtype))
         self._slots: dict[int, _Slot] = {}
-        self._spec = DrafterSpec(
-            hidden=True,
-            weights_bytes=sum(t.numel() for t in tensors.values()) * dtype.itemsize,
-            state_bytes=self.kv.kv.nbytes,
-            expected_acceptance=expected or {},
-        )
+        self._spec = replace(held, state_bytes=self.kv.kv.nbytes, expected_acceptance=expected or {})
 
     @property
     def spec(self) -> DrafterSpec:
@@ -209,9 +206,24 @@ class MtpDrafter:
         return Piece(0, at, index, count, small, keys, shaped, KvRange(base, None))
 
 
-def wanted(target: Target) -> dict[str, tuple[int, ...]]:
+def describe(target: ModelSpec, item_bytes: int, source: ConfigSource) -> DrafterSpec:
+    if source.config().get("mtp_num_hidden_layers") != 1:
+        raise ConfigError("--drafter", "mtp", f"{source.path} has no such head; choose another drafter")
+    return _held(target, item_bytes)
+
+
+def _held(model: ModelSpec, item_bytes: int) -> DrafterSpec:
+    """What a head for this target holds."""
+    return DrafterSpec(
+        hidden=True,
+        weights_bytes=sum(prod(shape) for shape in wanted(model).values()) * item_bytes,
+        contexts=(ContextSpec(2 * model.kv_heads * model.head_dim * item_bytes, whole_pages=True),),
+        rotary_dim=model.rope.rotary_dim,
+    )
+
+
+def wanted(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the head for this target."""
-    model = target.spec
     d, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
     layer = {
         "input_layernorm": (d,),
@@ -235,4 +247,4 @@ def build(target: Target, source: TensorSource | None) -> MtpDrafter:
     assert source is not None
     if not any(name.startswith(_PREFIX) for name in source.names()):
         raise ConfigError("--drafter", "mtp", f"{source.path} holds no {_PREFIX}* tensors; choose another drafter")
-    return MtpDrafter(target, source.load(wanted(target), _PREFIX), expected_acceptance(source, _CARD))
+    return MtpDrafter(target, source.load(wanted(target.spec), _PREFIX), expected_acceptance(source, _CARD))
