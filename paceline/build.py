@@ -19,6 +19,7 @@ from paceline.core.registry import load_object
 from paceline.drafters import DRAFTERS, WEIGHTS_FROM
 from paceline.drafters.base import WeightsFrom
 from paceline.engine.loop import Engine
+from paceline.memory.layout import context_pages
 from paceline.quant import WEIGHT_CODECS
 from paceline.text.stream import TextStream
 from paceline.text.template import ChatTemplate
@@ -75,7 +76,7 @@ def configure(
         source = json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"]
         raise CheckpointError(f"{source}: has no tokenizer.json; add the model's tokenizer files to the folder")
     context = _context(options, drafts, _whole(model, "max_position_embeddings", folder, DEFAULT_CONTEXT))
-    per_slot = -(-(context + drafts + 1) // PAGE_TOKENS) * PAGE_TOKENS
+    per_slot = context_pages(context, drafts) * PAGE_TOKENS
     threads = options.threads or len(os.sched_getaffinity(0))
     weights = options.weights if options.weights != "auto" else _fastest_weights(folder, threads, say)
     return EngineConfig(

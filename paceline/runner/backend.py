@@ -45,11 +45,12 @@ class TorchBackend:
         self.runner = RoundRunner(model, self.caches, self.drafter, config.draft_tokens, self.vocab)
 
     def facts(self) -> dict[str, object]:
-        kv, state = buffers.count_bytes(self.caches)
+        kv, state, window = buffers.count_bytes(self.caches)
         return {
             "weights_bytes": self.weights_bytes,
             "kv_bytes": kv,
             "state_bytes": state,
+            "window_bytes": window,
             "drafter_weights_bytes": self.drafter.spec.weights_bytes,
             "drafter_state_bytes": self.drafter.spec.state_bytes,
             "expected_acceptance": {str(k): share for k, share in self.drafter.spec.expected_acceptance.items()},

@@ -1,13 +1,15 @@
 """Every tensor that lives as long as the engine: KV pages, recurrent states, window inputs. Nothing else is allocated to last.
 
-Zero-filled: attention reads whole pages under a mask, so what was never written must be finite.
+Shapes are the memory plan's (`memory/layout.py`), so what is planned is what is allocated. Zero-filled: attention reads whole
+pages under a mask, so what was never written must be finite.
 """
 
 import torch
 
-from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
+from paceline.core.config import PAGE_TOKENS, EngineConfig
 from paceline.core.spec import LayerKind, ModelSpec
 from paceline.kernels.round import Caches, GdnView, KvView
+from paceline.memory.layout import TensorSpec, state_tensors, window_tensors
 
 
 def allocate(spec: ModelSpec, config: EngineConfig, dtype: torch.dtype) -> Caches:
@@ -18,20 +20,20 @@ def allocate(spec: ModelSpec, config: EngineConfig, dtype: torch.dtype) -> Cache
             shape = (config.pages * PAGE_TOKENS, 2 * spec.kv_heads, spec.head_dim)
             layers.append(KvView(torch.zeros(shape, dtype=dtype)))
         else:
-            layers.append(_gdn(spec, config.max_concurrency, dtype))
+            layers.append(_gdn(spec, config, dtype))
     return Caches(tuple(layers))
 
 
-def _gdn(spec: ModelSpec, slots: int, dtype: torch.dtype) -> GdnView:
+def _gdn(spec: ModelSpec, config: EngineConfig, dtype: torch.dtype) -> GdnView:
     assert spec.gdn is not None
-    gdn, drafts = spec.gdn, MAX_DRAFT_TOKENS
-    return GdnView(
-        state=torch.zeros(slots, gdn.value_heads, gdn.key_dim, gdn.value_dim),
-        conv=torch.zeros(slots, gdn.conv_width - 1, gdn.conv_channels, dtype=dtype),
-        draft_columns=torch.zeros(slots, drafts, gdn.conv_channels, dtype=dtype),
-        draft_beta=torch.zeros(slots, drafts, gdn.value_heads),
-        draft_decay=torch.zeros(slots, drafts, gdn.value_heads),
-    )
+    slots, activation = config.max_concurrency, str(dtype).removeprefix("torch.")
+    states = state_tensors(spec.gdn, slots, activation)
+    windows = window_tensors(spec.gdn, slots, config.draft_tokens, activation)
+    return GdnView(**{name: _zeros(tensor) for name, tensor in {**states, **windows}.items()})
+
+
+def _zeros(tensor: TensorSpec) -> torch.Tensor:
+    return torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype))
 
 
 def reset(caches: Caches, slot: int) -> None:
@@ -42,13 +44,13 @@ def reset(caches: Caches, slot: int) -> None:
             view.conv[slot].zero_()
 
 
-def count_bytes(caches: Caches) -> tuple[int, int]:
-    """(KV bytes, state bytes) as allocated."""
-    kv = state = 0
+def count_bytes(caches: Caches) -> tuple[int, int, int]:
+    """(KV, state, window input) bytes as allocated."""
+    kv = state = window = 0
     for view in caches.layers:
         if isinstance(view, KvView):
             kv += view.kv.nbytes
         else:
-            tensors = (view.state, view.conv, view.draft_columns, view.draft_beta, view.draft_decay)
-            state += sum(t.nbytes for t in tensors)
-    return kv, state
+            state += view.state.nbytes + view.conv.nbytes
+            window += sum(t.nbytes for t in (view.draft_columns, view.draft_beta, view.draft_decay))
+    return kv, state, window

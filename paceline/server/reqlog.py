@@ -111,7 +111,7 @@ class RequestLog:
                 },
                 "engine": {**_engine_values(engine), **_measured(facts, _engine_values(engine))},
                 "sampling_defaults": {**msgspec.structs.asdict(defaults), "omitted_seed": "random"},
-                "memory": {name: facts.get(name) for name in ("weights_bytes", "kv_bytes", "state_bytes")},
+                "memory": {name: value for name, value in facts.items() if name.endswith("_bytes")},
                 "environment": {
                     "paceline": __version__,
                     "python": platform.python_version(),
