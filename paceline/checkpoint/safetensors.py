@@ -109,7 +109,7 @@ def plain_name(name: str) -> str:
 
 
 def _flat_config(folder: Path) -> Config:
-    """config.json with `text_config` lifted to the top level. Ids that end a reply are those of both levels."""
+    """The folder's config.json, flat. Ids that end a reply are those of both levels."""
     config = read_json(folder / "config.json")
     if config is None:
         raise CheckpointError(f"{folder}: config.json is missing; download the whole folder")
@@ -119,6 +119,11 @@ def _flat_config(folder: Path) -> Config:
         raise CheckpointError(
             f"{folder}: weights are quantised ({method}), which is not supported; use the bf16 folder or a .gguf file"
         )
+    return flat_config(config)
+
+
+def flat_config(config: Config) -> Config:
+    """A config.json's content with `text_config` lifted to the top level."""
     text = config.pop("text_config", None)
     if not isinstance(text, dict):
         return config
