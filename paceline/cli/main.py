@@ -11,6 +11,7 @@ from paceline.cli.bench import bench
 from paceline.cli.demo import demo
 from paceline.cli.doctor import doctor
 from paceline.cli.generate import generate
+from paceline.cli.plan import plan
 from paceline.cli.pull import pull
 from paceline.cli.serve import serve
 from paceline.core.errors import ConfigError, PacelineError
@@ -25,7 +26,7 @@ app = typer.Typer(
 # typer keeps its parser's errors to itself; its one public error class leads to the base of them all.
 UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
-for command in (demo, serve, generate, bench, pull, doctor):
+for command in (demo, serve, generate, bench, plan, pull, doctor):
     app.command()(command)
 
 

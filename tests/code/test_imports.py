@@ -33,10 +33,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "memory", "text", "quant", "scheduler", "engine", "kernels", "layers", "sampling", "checkpoint", "models",
         "drafters", "runner",
     },
-    "cli": {"build", "server", "measure"},
+    "planning": {"memory", "quant", "checkpoint", "models", "drafters"},
+    "cli": {"build", "planning", "memory", "server", "measure"},
     "__main__": {"cli"},
 }  # fmt: skip
-TORCH_FREE = ("core", "memory", "scheduler", "engine", "text", "server", "measure", "build", "cli")
+TORCH_FREE = ("core", "memory", "scheduler", "engine", "text", "server", "measure", "build", "planning", "cli")
 HEAVY = {"torch", "triton", "transformers"}
 PARTS = sorted({part_of(module) for module in modules()} - {""})
 

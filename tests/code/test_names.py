@@ -12,6 +12,8 @@ import pytest
 from paceline.drafters import DRAFTERS
 from paceline.models import MODELS
 from paceline.quant import WEIGHT_CODECS
+from paceline.quant.kv_formats import KV_FORMATS
+from paceline.quant.weight_formats import WEIGHT_FORMATS
 from tests.code.modules import modules, tree_of
 
 CLI = {"paceline.cli.*"}  # what a person may write, in help texts and defaults
@@ -31,7 +33,10 @@ WHERE: dict[str, set[str]] = {
     "llama": {"paceline.models", "paceline.models.llama", "paceline.models.qwen3"} | READERS,
     "int8": {"paceline.quant.*"} | CLI,  # a format may name another for its head
     "int4": {"paceline.quant.*"} | CLI,
-    "smollm2": {"paceline.checkpoint.pull"} | CLI | DEFAULTS,
+    "fp8": {"paceline.quant.*"} | CLI,
+    "nvfp4": {"paceline.quant.*"} | CLI,
+    "k8v4": {"paceline.quant.*"} | CLI,
+    "smollm2": {"paceline.checkpoint.pull", "paceline.checkpoint.shapes"} | CLI | DEFAULTS,
 }
 
 
@@ -92,7 +97,7 @@ def test_every_name_is_still_one(name: str) -> None:
 def test_every_name_of_the_tables_is_watched() -> None:
     """`none`, fp32 and bf16 are words of their own: nothing to draft, and the dtypes of everything else."""
     free = {"none", "fp32", "bf16"}
-    for table in (DRAFTERS, MODELS, WEIGHT_CODECS):
+    for table in (DRAFTERS, MODELS, WEIGHT_CODECS, WEIGHT_FORMATS, KV_FORMATS):
         for name in set(table) - free:
             assert any(mentions(watched, name) for watched in WHERE), name
 
