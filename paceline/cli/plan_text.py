@@ -11,7 +11,7 @@ from paceline.memory.plan import Plan
 from paceline.memory.plan_fit import Law
 from paceline.memory.plan_search import Cell, Largest, Planner
 
-WIDTH = 128
+WIDTH, MOST_COLUMNS = 128, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,9 @@ def print_plan(answer: Answer) -> None:
     drafts = f"{demand.drafter} K={demand.draft_tokens}" if demand.draft_tokens else "no drafts"
     console.print(
         f"[bold]{answer.planner.subject.model.name}[/] on {answer.planner.device.name}, {answer.layout} layout: "
-        f"C={demand.max_concurrency}, {drafts}, context {demand.max_context:,}, KV {demand.kv_dtype}, "
-        f"weights {answer.weights}" + (", vision" if demand.vision else ""),
+        f"C={demand.max_concurrency}, {drafts}, context {demand.max_context:,}, KV {demand.kv_dtype}"
+        + ("" if answer.planner.device.after_weights else f", weights {answer.weights}")
+        + (", vision" if demand.vision else ""),
         highlight=False,
     )
     console.print(_items(plan), highlight=False)
@@ -132,17 +133,20 @@ def _by_slots(answer: Answer) -> Table:
 
 
 def _contexts(answer: Answer) -> Table:
-    """The largest context of every KV dtype and K, a column per C."""
+    """The largest context of every KV dtype and K, a column per C; of many C the powers of two and the last."""
     table = Table(title="Largest context", box=None, pad_edge=False, title_justify="left")
     table.add_column("KV dtype")
     table.add_column("K", justify="right")
     rows: dict[tuple[str, int], dict[int, str]] = {}
     for cell in answer.grid:
         rows.setdefault((cell.kv_dtype, cell.draft_tokens), {})[cell.max_concurrency] = _or_dash(cell.max_context)
-    for c in sorted({cell.max_concurrency for cell in answer.grid}):
+    slots = sorted({cell.max_concurrency for cell in answer.grid})
+    if len(slots) > MOST_COLUMNS:
+        slots = [c for c in slots if c & (c - 1) == 0 or c == slots[-1]]
+    for c in slots:
         table.add_column(f"C={c}", justify="right")
     for (kv_dtype, k), contexts in rows.items():
-        table.add_row(kv_dtype, str(k), *(contexts[c] for c in sorted(contexts)))
+        table.add_row(kv_dtype, str(k), *(contexts[c] for c in slots))
     return table
 
 
@@ -153,18 +157,19 @@ def _or_dash(value: int | None) -> str:
 def missing(answer: Answer) -> str:
     """One line: the bytes that are missing, and for each flag that would help the largest value that fits."""
     plan, demand, largest = answer.plan, answer.plan.demand, answer.largest
+    # Nothing fits as asked, so every value here is another one.
     helps = [
         f"{flag} {value}"
-        for flag, value, wanted in (
-            ("--max-context", largest.max_context, True),
-            ("--max-concurrency", largest.max_concurrency, True),
-            ("--draft-tokens", largest.draft_tokens, True),
-            ("--kv-capacity", largest.kv_capacity, demand.kv_capacity is not None),
-            ("--state-checkpoints", largest.state_checkpoints, demand.state_checkpoints > 0),
-            ("--kv-dtype", largest.kv_dtype, True),
-            ("--drafter", largest.drafter, demand.draft_tokens > 0),
+        for flag, value in (
+            ("--max-context", largest.max_context),
+            ("--max-concurrency", largest.max_concurrency),
+            ("--draft-tokens", largest.draft_tokens),
+            ("--kv-capacity", largest.kv_capacity),
+            ("--state-checkpoints", largest.state_checkpoints),
+            ("--kv-dtype", largest.kv_dtype),
+            ("--drafter", largest.drafter),
         )
-        if value is not None and wanted
+        if value is not None
     ]
     if demand.vision and largest.vision is not None:
         helps.append("no --vision")

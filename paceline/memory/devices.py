@@ -42,4 +42,5 @@ def given_memory(text: str) -> Device:
 
 def after_weights(text: str) -> Device:
     """A GPU with the driver, the target and the drafter on it already, of which this much is left."""
-    return Device(f"{text} after weights", parse_bytes("--available-after-weights", text), after_weights=True)
+    left = parse_bytes("--available-after-weights", text)
+    return Device(f"{left:,} B after weights", left, after_weights=True)

@@ -103,6 +103,13 @@ def test_the_table(run: Run) -> None:
     assert max(map(len, out.splitlines())) <= 128
 
 
+def test_a_long_range_stays_readable(run: Run) -> None:
+    _, out, _ = run("qwen3.8-27b", *CASE, "--max-concurrency", "1..16", "--max-context", "8192")
+    assert re.search(r"KV dtype +K +C=1 +C=2 +C=4 +C=8 +C=16\n", out)
+    assert all(re.search(rf"^ *{c} +[\d,]+ ", out, re.MULTILINE) for c in range(1, 17))
+    assert max(map(len, out.splitlines())) <= 128
+
+
 def test_auto_context_and_explicit_capacity(run: Run) -> None:
     auto = json.loads(run("qwen3.8-27b", *CASE, "--max-concurrency", "16", "--json")[1])
     assert auto["max_context"] % 1024 == 0

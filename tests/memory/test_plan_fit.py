@@ -23,7 +23,7 @@ def test_a_law_is_found_again() -> None:
 
 def test_what_is_off_the_law_shows() -> None:
     points = [Point(t, c, 0, 1000 * t + 50 * c + (7 if (t, c) == (2, 2) else 0)) for t in (1, 2, 3) for c in (1, 2, 3)]
-    assert 0 < fit_law(points).largest_error_bytes < 7
+    assert 6 < fit_law(points).largest_error_bytes < 7
 
 
 def test_too_few_points() -> None:
