@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer
 
 from paceline.train import corpus, evaluate
-from paceline.train.answers import AnswerSettings, answer_rows
+from paceline.train.answers import AnswerSettings, answer_rows, lots_of
 from paceline.train.block import BlockConfig, BlockDrafter
 from paceline.train.bpe import save_tokenizer, train_tokenizer
 from paceline.train.card import model_card
@@ -158,7 +158,8 @@ class Build:
         return target.to(self.device).requires_grad_(False).eval()
 
     def answers(self) -> None:
-        rows, made = answer_rows(self.load_target(), self._rows(), self.plan.answers)
+        prompts = lots_of(self._rows(), self.plan.answers.seed)
+        rows, made = answer_rows(self.load_target(), prompts, self.plan.corpus.row_tokens, self.plan.answers)
         np.save(self.out / "answers.npy", rows)
         self.done("answers", rows=len(rows), **made)
 
