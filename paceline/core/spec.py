@@ -64,7 +64,8 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """What a drafter reads of a round, and what it holds.
+    """What a drafter reads of a round, and what it holds. `slot_state`: it holds something of a slot that is neither tokens
+    nor paged, so that a prefix can only be resumed from a checkpoint.
 
     `taps`: target blocks (0-based) whose residual output it is given, concatenated in this order. `hidden`: whether it is
     given the target's hidden state after the final norm. `state_bytes` counts all slots together. `expected_acceptance`
@@ -73,6 +74,7 @@ class DrafterSpec:
 
     taps: tuple[int, ...] = ()
     hidden: bool = False
+    slot_state: bool = False
     weights_bytes: int = 0
     state_bytes: int = 0
     expected_acceptance: dict[int, float] = field(default_factory=dict)

@@ -5,7 +5,7 @@ and, as context, every position before the anchor. Context keys and values come 
 c_t = norm(fc · taps_t): no input norm, residual or MLP of the drafter is on that way. They are written once, for
 positions that are facts, so nothing provisional is ever kept. The block's own keys and values live for one call.
 
-A sliding layer keeps its context in a ring of its window, a full layer in a buffer of the whole context. Norms multiply by w.
+A sliding layer keeps its context in a ring of its window by slot, a full layer in the sequence's pages. Norms multiply by w.
 Shapes: R rows (sequences), B = K + 1 block positions, H/Hk heads, D head width, d hidden.
 """
 
@@ -19,10 +19,13 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from paceline.core.config import PAGE_TOKENS
 from paceline.core.spec import DrafterSpec
 from paceline.drafters.base import Observed, Target, Want
 from paceline.drafters.block_config import BlockLayerSpec, BlockSpec
+from paceline.kernels.paged_attn import gather_keys
 from paceline.kernels.rope import apply_, inverse_frequencies, tables
+from paceline.kernels.round import KvView, kv_range, page_rows
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
 from paceline.quant.base import Linear
@@ -42,30 +45,83 @@ def plain(x: torch.Tensor, sublayer: Sublayer) -> torch.Tensor:
     return sublayer(x)
 
 
-class Ring:
-    """Keys and values of one layer's context, by slot: position t lies in cell t mod `size`. k, v [S, size, Hk, D]."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a sequence's context lies: its slot and its pages."""
 
-    def __init__(self, slots: int, size: int, heads: int, width: int, dtype: torch.dtype) -> None:
+    slot: int
+    pages: list[int]
+
+
+class Ring:
+    """Keys and values of one layer's context, by slot: position t lies in cell t mod `size`. k, v [S, size, Hk, D];
+    `kept` are the copies [N, 2, size, Hk, D]."""
+
+    def __init__(self, slots: int, copies: int, size: int, heads: int, width: int, dtype: torch.dtype) -> None:
         self.size = size
         self.k, self.v = (torch.zeros(slots, size, heads, width, dtype=dtype) for _ in range(2))
+        self.kept = torch.zeros(copies, 2, size, heads, width, dtype=dtype)
 
     @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
-    def write(self, slot: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+    def save(self, slot: int, place: int) -> None:
+        self.kept[place, 0], self.kept[place, 1] = self.k[slot], self.v[slot]
+
+    def restore(self, slot: int, place: int) -> None:
+        self.k[slot], self.v[slot] = self.kept[place]
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+    def write(self, place: Place, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """k, v [n, Hk, D] of positions start …; of more than `size` the last ones stay."""
+        slot = place.slot
         count = k.shape[0]
         kept = min(count, self.size)
         cells = torch.arange(start + count - kept, start + count) % self.size
         self.k[slot, cells] = k[count - kept :]
         self.v[slot, cells] = v[count - kept :]
 
-    def read(self, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def read(self, place: Place, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """k, v [n, Hk, D] and positions [n] of the context before `end`, in the order of the cells."""
+        slot = place.slot
         cells = torch.arange(min(end, self.size))
         positions = end - 1 - (end - 1 - cells) % self.size
         return self.k[slot, : len(cells)], self.v[slot, : len(cells)], positions
+
+
+class Paged:
+    """Keys and values of one layer's whole context, in the sequences' pages: kv [pages · 64, 2 · Hk, D]."""
+
+    def __init__(self, pages: int, heads: int, width: int, dtype: torch.dtype) -> None:
+        self.view = KvView(torch.zeros(pages * PAGE_TOKENS, 2 * heads, width, dtype=dtype))
+        self.heads = heads
+
+    @property
+    def nbytes(self) -> int:
+        return self.view.kv.nbytes
+
+    def save(self, slot: int, place: int) -> None:
+        pass
+
+    def restore(self, slot: int, place: int) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.view.copy_page(source, target)
+
+    def write(self, place: Place, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """k, v [n, Hk, D] of positions start …"""
+        rows = page_rows(place.pages, start, start + k.shape[0])
+        self.view.kv[torch.tensor(rows)] = torch.cat([k, v], 1)
+
+    def read(self, place: Place, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """k, v [end, Hk, D] and positions [end] of the context before `end`."""
+        keys = -(-end // PAGE_TOKENS) * PAGE_TOKENS
+        kv = gather_keys(self.view, kv_range(place.pages, keys), keys)[:end] if end else self.view.kv[:0]
+        return kv[:, : self.heads], kv[:, self.heads :], torch.arange(end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +137,7 @@ class Layer:
     out: Linear
     post_norm: RmsNorm
     mlp: Mlp
-    ring: Ring
+    context: Ring | Paged
     around_attention: Around
     around_mlp: Around
 
@@ -108,8 +164,9 @@ class BlockDrafter(ABC):
         self._lengths: dict[int, int] = {}
         self._spec = DrafterSpec(
             taps=spec.taps,
+            slot_state=any(isinstance(layer.context, Ring) for layer in self.layers),
             weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize,
-            state_bytes=sum(layer.ring.nbytes for layer in self.layers),
+            state_bytes=sum(layer.context.nbytes for layer in self.layers),
             expected_acceptance=expected or {},
         )
         if target.draft_tokens >= spec.block:
@@ -136,8 +193,10 @@ class BlockDrafter(ABC):
 
     def _layer(self, tensors: Tensors, i: int) -> Layer:
         spec, target, at = self.block, self.target, f"layers.{i}"
-        window = spec.layers[i].window
-        size = target.max_context if window is None else min(window, target.max_context)
+        window, kv = spec.layers[i].window, (spec.kv_heads, spec.head_dim, self.dtype)
+        context: Ring | Paged = Paged(target.pages, *kv)
+        if window is not None:
+            context = Ring(target.slots, target.checkpoints, min(window, target.max_context), *kv)
         around_attention, around_mlp = self._around(tensors, i)
         mlp = Mlp(
             self._linear(tensors, f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
@@ -154,7 +213,7 @@ class BlockDrafter(ABC):
             out=self._linear(tensors, f"{at}.self_attn.o_proj"),
             post_norm=self._norm(tensors, f"{at}.post_attention_layernorm"),
             mlp=mlp,
-            ring=Ring(target.slots, size, spec.kv_heads, spec.head_dim, self.dtype),
+            context=context,
             around_attention=around_attention,
             around_mlp=around_mlp,
         )
@@ -163,8 +222,20 @@ class BlockDrafter(ABC):
     def spec(self) -> DrafterSpec:
         return self._spec
 
-    def open(self, slot: int) -> None:
-        self._lengths[slot] = 0
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        self._lengths[slot] = filled
+
+    def save(self, slot: int, place: int) -> None:
+        for layer in self.layers:
+            layer.context.save(slot, place)
+
+    def copy_page(self, source: int, target: int) -> None:
+        for layer in self.layers:
+            layer.context.copy_page(source, target)
+
+    def restore(self, slot: int, place: int) -> None:
+        for layer in self.layers:
+            layer.context.restore(slot, place)
 
     def close(self, slot: int) -> None:
         self._lengths.pop(slot, None)
@@ -178,7 +249,7 @@ class BlockDrafter(ABC):
             keys, values = self._keys_values(layer, features, where)
             at = 0
             for row, n in zip(rows, counts, strict=True):
-                layer.ring.write(row.slot, row.start, keys[at : at + n], values[at : at + n])
+                layer.context.write(Place(row.slot, row.pages), row.start, keys[at : at + n], values[at : at + n])
                 at += n
         for row, n in zip(rows, counts, strict=True):
             assert self._lengths[row.slot] == row.start, f"slot {row.slot}: context ends at {self._lengths[row.slot]}"
@@ -224,7 +295,7 @@ class BlockDrafter(ABC):
         out = []
         for i, row in enumerate(rows):
             assert self._lengths[row.slot] == row.position, f"slot {row.slot}: context ends elsewhere than the anchor"
-            context_k, context_v, before = layer.ring.read(row.slot, row.position)
+            context_k, context_v, before = layer.context.read(Place(row.slot, row.pages), row.position)
             keys, values = torch.cat([context_k, k[i]]), torch.cat([context_v, v[i]])
             seen = _visible(layer.spec, where[i], torch.cat([before, where[i]]))
             y = F.scaled_dot_product_attention(

@@ -45,8 +45,18 @@ class NgramDrafter:
     def __init__(self) -> None:
         self._slots: dict[int, _History] = {}
 
-    def open(self, slot: int) -> None:
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
         self._slots[slot] = _History()
+        self._slots[slot].extend(tokens)
+
+    def save(self, slot: int, place: int) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+    def restore(self, slot: int, place: int) -> None:
+        pass
 
     def observe(self, rows: list[Observed]) -> None:
         for row in rows:

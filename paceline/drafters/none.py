@@ -7,7 +7,16 @@ from paceline.drafters.base import Observed, Target, TensorSource, Want
 class NoDrafter:
     spec = DrafterSpec()
 
-    def open(self, slot: int) -> None:
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        pass
+
+    def save(self, slot: int, place: int) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+    def restore(self, slot: int, place: int) -> None:
         pass
 
     def observe(self, rows: list[Observed]) -> None:

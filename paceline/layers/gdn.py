@@ -59,6 +59,14 @@ class Gdn:
         y = self.w.norm(out, z.view(-1, heads, spec.value_dim))
         return self.w.out(y.flatten(1), round.small)
 
+    def flush(self, view: GdnView, slot: int, replay: int) -> None:
+        """Takes the accepted drafts of the slot's last window into its state, as the next round would do first."""
+        width = self.spec.conv_width - 1
+        columns = torch.cat([view.conv[slot], view.draft_columns[slot, :replay]])
+        q, k, v = self._convolve(columns)
+        recurrent_(view.state[slot], q, k, v, view.draft_beta[slot, :replay], view.draft_decay[slot, :replay])
+        view.conv[slot] = columns[replay : replay + width]
+
     def _row(
         self,
         row: RowSpan,

@@ -18,7 +18,7 @@ from paceline import __version__
 from paceline.core.config import EngineConfig
 from paceline.core.errors import ConfigError, RequestError
 from paceline.core.machine import cpu_name
-from paceline.core.messages import Counts, Stats
+from paceline.core.messages import Admitted, Counts, Stats
 from paceline.core.request import CancelCause, FinishReason, Request
 from paceline.server.config import ServerConfig
 from paceline.text.tokenizer import SamplingDefaults
@@ -58,13 +58,16 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request ended. `output_ids` are the counted tokens; `error` or `cause` say more about those reasons."""
+    """How a request ended. `output_ids` are the counted tokens; `error` or `cause` say more about those reasons.
+
+    `found` is what the prefix cache had of the prompt."""
 
     request_id: int
     reason: FinishReason
     phase: str
     prompt_tokens: int
     computed_prefill_tokens: int
+    found: Admitted
     output_ids: list[int]
     timings: Timings
     counts: Counts
@@ -152,6 +155,8 @@ class RequestLog:
             "prompt_tokens": end.prompt_tokens,
             "completion_tokens": len(end.output_ids),
             "computed_prefill_tokens": end.computed_prefill_tokens,
+            "prefix_cache_hit_tokens": end.found.cached,
+            "prefix_cache_miss": {"reason": end.found.miss, "differs_at": end.found.differs_at},
         }
         if end.cause is not None:
             result |= {"cancel_cause": end.cause, "cancel_phase": end.phase}

@@ -84,6 +84,13 @@ class Tokenizer:
             return [self._bos_id, *ids]
         return ids
 
+    def message_starts(self, ids: list[int]) -> list[int]:
+        """Where messages begin in a chat prompt: wherever the special token that begins it comes again.
+
+        Only a hint on which prefixes later prompts may share; templates that begin with something else give none."""
+        mark = ids[0] if ids and not self.token_bytes(ids[0]) else None
+        return [i for i, token in enumerate(ids) if token == mark and i] if mark is not None else []
+
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes of one token, perhaps a part of a character; none for special tokens and unused ids."""
         return self._bytes.get(token_id, b"")

@@ -10,6 +10,7 @@ from paceline.quant import WEIGHT_CODECS
 from paceline.sampling.draft import DraftRule
 
 VOCAB = 320
+SLOT_PAGES = 6
 
 
 def make_target(spec: ModelSpec, k: int, slots: int = 3, max_context: int = 300, vocab: int = VOCAB) -> Target:
@@ -17,7 +18,16 @@ def make_target(spec: ModelSpec, k: int, slots: int = 3, max_context: int = 300,
     embed = torch.randn(spec.vocab, spec.hidden, generator=generator)
     head = torch.randn(spec.vocab, spec.hidden, generator=generator) * 0.3
     return Target(
-        spec, embed, lambda hidden: hidden.float() @ head.T, vocab, WEIGHT_CODECS.get("fp32"), slots, max_context, k
+        spec,
+        embed,
+        lambda hidden: hidden.float() @ head.T,
+        vocab,
+        WEIGHT_CODECS.get("fp32"),
+        slots,
+        max_context,
+        k,
+        pages=slots * SLOT_PAGES,
+        checkpoints=2,
     )
 
 
@@ -55,7 +65,12 @@ def observed(slot: int, truth: Truth, start: int, n: int, prompt: bool, emits: b
     first = start if prompt else start + 1
     end = start + n + emits
     rows = slice(start, start + n)
-    return Observed(slot, first, truth.tokens[first:end], start, truth.taps[rows], truth.hidden[rows])
+    return Observed(slot, first, truth.tokens[first:end], start, truth.taps[rows], truth.hidden[rows], pages(slot))
+
+
+def pages(slot: int) -> list[int]:
+    """The pages of a slot, in an order that is no run."""
+    return [SLOT_PAGES * slot + i for i in (0, 1, 3, 2, 5, 4)]
 
 
 @torch.inference_mode()
@@ -66,16 +81,16 @@ def play(
 
     The drafter proposes after every round, so what its proposals leave behind is there to be seen.
     """
-    drafter.open(slot)
+    drafter.open(slot, [], 0)
     at = 0
     while at < prompt:
         n = min(chunk, prompt - at)
         drafter.observe([observed(slot, truth, at, n, True, at + n == prompt)])
         at += n
     for count in accepted:
-        drafter.propose([Want(slot, k, truth.tokens[at], at, SpyView())])  # type: ignore[arg-type]
+        drafter.propose([Want(slot, k, truth.tokens[at], at, SpyView(), pages(slot))])  # type: ignore[arg-type]
         drafter.observe([observed(slot, truth, at, count + 1, False, True)])
         at += count + 1
     view = SpyView()
-    (drafts,) = drafter.propose([Want(slot, k, truth.tokens[at], at, view)])  # type: ignore[arg-type]
+    (drafts,) = drafter.propose([Want(slot, k, truth.tokens[at], at, view, pages(slot))])  # type: ignore[arg-type]
     return view, drafts, at

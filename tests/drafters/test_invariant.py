@@ -40,9 +40,18 @@ class Helped:
         self.inner, self.script = inner, ScriptedDrafter(answers, "half", vocab)
         self.spec = inner.spec
 
-    def open(self, slot: int) -> None:
-        self.inner.open(slot)
-        self.script.open(slot)
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        self.inner.open(slot, tokens, filled)
+        self.script.open(slot, tokens, filled)
+
+    def save(self, slot: int, place: int) -> None:
+        self.inner.save(slot, place)
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.inner.copy_page(source, target)
+
+    def restore(self, slot: int, place: int) -> None:
+        self.inner.restore(slot, place)
 
     def observe(self, rows: list[Observed]) -> None:
         self.inner.observe(rows)

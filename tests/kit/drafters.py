@@ -17,8 +17,17 @@ class ScriptedDrafter:
         self.right = {"right": lambda at: True, "wrong": lambda at: False, "half": lambda at: at % 2 == 0}[kind]
         self.seen: dict[int, list[int]] = {}
 
-    def open(self, slot: int) -> None:
-        self.seen[slot] = []
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        self.seen[slot] = list(tokens)
+
+    def save(self, slot: int, place: int) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+    def restore(self, slot: int, place: int) -> None:
+        pass
 
     def observe(self, rows: list[Observed]) -> None:
         for row in rows:
