@@ -99,7 +99,6 @@ class PageTree:
         node = Node(parent, packed, page)
         siblings = parent.children if len(packed) == PAGE_BYTES else parent.tails
         siblings[packed] = node
-        self._evicted.pop(node.key, None)
         self.pages += 1
         self.evictable += 1
         return node

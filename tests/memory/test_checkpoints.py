@@ -118,6 +118,7 @@ def test_cuts_of_a_prompt() -> None:
     assert plan_checkpoints(3100, 0, boundaries, 512) == {960: MESSAGE, 1280: MESSAGE, 3008: MESSAGE, 3072: PROMPT_END}
     assert plan_checkpoints(3100, 1280, boundaries, 512) == {3008: MESSAGE, 3072: PROMPT_END}
     assert plan_checkpoints(40_000, 0, [100], 512) == {64: MESSAGE, 16_384: CHUNK, 32_768: CHUNK, 39_936: PROMPT_END}
+    assert plan_checkpoints(20_000, 0, [16_300, 19_000], 512) == {16_256: MESSAGE, 18_944: MESSAGE, 19_968: PROMPT_END}
     assert plan_checkpoints(64, 0, [64], 512) == {}
     assert plan_checkpoints(65, 0, [64], 512) == {64: PROMPT_END}
 

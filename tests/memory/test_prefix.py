@@ -83,13 +83,13 @@ def test_two_that_compute_the_same_keep_their_own_pages() -> None:
 
 
 def test_computing_again_what_is_cached_needs_no_more_pages_than_before() -> None:
-    cache = make(pages=4)
+    cache = make(pages=8)
     compute(cache, pages_of(1, 2, 3)).close()
     again = cache.open(pages_of(1, 2, 3, 4))
     for end in (64, 128, 192, 256):
         assert again.grow(end)
         again.commit(pages_of(1, 2, 3, 4), end)
-    assert cache.stats().pages_cached == 4
+    assert (cache.stats().pages_cached, cache.pool.used) == (4, 4)
     again.close()
     cache.check()
 
@@ -189,6 +189,51 @@ def test_the_state_that_is_being_restored_stays() -> None:
     assert cache.open(pages_of(1, 2)).miss == Miss(MissReason.NO_CHECKPOINT, 64)
 
 
+def test_checkpoints_know_the_nearest_earlier_one_of_their_sequence() -> None:
+    cache = make()
+    first, second = cache.open(pages_of(1, 2, 3, 4)), cache.open(pages_of(1, 2, 3, 9))
+    for lease in (first, second, compute(cache, pages_of(5, 5, 5, 5), PROMPT_END)):
+        assert lease.grow(256)
+    first.commit(pages_of(1, 2, 3, 4), 64)
+    first.checkpoint(64, CHUNK)
+    first.commit(pages_of(1, 2, 3, 4))
+    first.checkpoint(256, CHUNK)
+    second.commit(pages_of(1, 2, 3, 9), 128)
+    second.checkpoint(128, CHUNK)
+    second.commit(pages_of(1, 2, 3, 9))
+    second.checkpoint(256, CHUNK)
+    before = sorted((c.position, c.parent.position if c.parent else 0) for c in cache._checkpoints)
+    assert before == [(64, 0), (128, 64), (256, 0), (256, 128), (256, 128)]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_conversation_that_goes_on_keeps_its_checkpoints(closes: bool) -> None:
+    cache = make(pages=32, checkpoints=2)
+    for kind in (1, 2):
+        compute(cache, pages_of(kind, kind), PROMPT_END).close()
+    used = cache.open(pages_of(1, 1, more=1)) if closes else None
+    for kind in (3, 4, 5):
+        compute(cache, pages_of(kind)).close()
+    used = used or cache.open(pages_of(1, 1, more=1))
+    used.restored()
+    if closes:
+        used.close()
+    swap = compute(cache, pages_of(6, 6), PROMPT_END)
+    assert cache.open(pages_of(1, 1, more=1)).reused == 128
+    assert cache.open(pages_of(2, 2, more=1)).reused == 0
+    swap.close()
+
+
+def test_what_is_gone_leaves_nothing_behind() -> None:
+    cache = make(stateful=False)
+    for salt in range(100):
+        compute(cache, pages_of(1), salt=bytes([salt])).close()
+    for _ in range(100):
+        cache.open(pages_of(1, 2), salt=bytes([99])).close()
+    assert len(cache._tree._roots) == cache.stats().pages_cached == 16
+    assert len(cache._tree._leaves) <= 2 * 16 + 64
+
+
 def test_without_room_for_checkpoints_a_stateful_model_reuses_nothing() -> None:
     cache = make(checkpoints=0)
     lease = compute(cache, pages_of(1, 2))
@@ -246,7 +291,15 @@ def test_what_is_not_to_be_kept_goes_but_for_what_others_use() -> None:
     broken.close(keep=False)
     assert cache.stats().pages_cached == 2
     other.close()
-    assert cache.open(pages_of(1, 2, 3, 4)).miss == Miss(MissReason.NO_PAGE, 128)
+    again = cache.open(pages_of(1, 2, 3, 4))
+    assert again.miss == Miss(MissReason.NO_PAGE, 128)
+    again.close()
+
+    reader = cache.open(pages_of(1, 2, 9))
+    twin = compute(cache, pages_of(1, 2))
+    reader.close()
+    twin.close(keep=False)
+    assert cache.open(pages_of(1, 2, 9)).reused == 128, "its own pages went, not the equal ones that were there"
 
     cache = make()
     compute(cache, pages_of(1, more=5), REPLY_END).close(keep=False)

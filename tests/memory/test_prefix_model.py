@@ -138,6 +138,11 @@ class Device:
         held = {page for run in self.runs for page in run.lease.pages}
         assert self.pool.used >= max(len(held), stats.pages_cached)
         assert self.pool.used <= len(held) + stats.pages_cached
+        for checkpoint in self.cache._checkpoints:
+            if checkpoint.parent is not None:
+                (salt, tokens), (salted, before) = self.states[checkpoint.index], self.states[checkpoint.parent.index]
+                assert checkpoint.parent.index >= 0
+                assert salt == salted and len(before) < len(tokens) and tokens[: len(before)] == before
         assert stats.checkpoints_used == len(self.states) or stats.pages_evicted or stats.checkpoints_evicted
 
 
