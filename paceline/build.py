@@ -44,8 +44,8 @@ FACTORY = "paceline.runner.backend:make_backend"
 DEFAULT_MODEL = "smollm2"
 DEFAULT_CONTEXT = 8192
 DEFAULT_DRAFT_TOKENS = 7
-# Fewer tokens cost more acceptance than the smaller head saves (docs/shortlist.md).
-DEFAULT_SHORTLIST_PART = 4
+# A shortlist that names no size holds this part of the vocabulary: see docs/shortlist.md.
+DEFAULT_SHORTLIST = 0.5
 # Raised when the way weights are converted changes: converted files of another layout are not read.
 WEIGHTS_LAYOUT = 2
 
@@ -209,7 +209,7 @@ def _shortlist(
         return ()
     least = sum(i < vocab for i in required_ids(tokenizer))
     given = options.draft_head.partition(":")[2]
-    size = int(given) if given else max(vocab // DEFAULT_SHORTLIST_PART, least)
+    size = int(given) if given else max(int(vocab * DEFAULT_SHORTLIST), least)
     if not least <= size <= vocab:
         fix = f"this model's shortlists have from {least} tokens (the special ones) to {vocab}; choose such a number"
         raise ConfigError("--draft-head", options.draft_head, fix)

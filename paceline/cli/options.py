@@ -40,7 +40,7 @@ DraftHead = Annotated[
     str,
     typer.Option(
         help="Tokens that a model drafter chooses from: full, or shortlist:N, the N most frequent, which makes drafts cheaper "
-        "and accepted less often. shortlist alone: a quarter of the vocabulary. No reply depends on it.",
+        "and accepted less often. shortlist alone: half of the vocabulary. No reply depends on it.",
     ),
 ]
 MaxContext = Annotated[

@@ -4,9 +4,9 @@ The order is: the ids that end a reply and the tokens that were added to the voc
 drafted without them); what a `shortlist.json` says that somebody measured; single bytes; then byte-pair merges by an
 estimate of how often their tokens are left in text; then all other ids.
 
-The estimate: merges come in the order of the pairs' counts, which fall about as rank^−1.5. A token loses what later merges
-take into longer tokens; "Ġth" is an early merge, but hardly ever left alone. At three tokenizers this covers one to ten
-points more of the replies than the merges' own order, and as much as counts over half of these replies (docs/shortlist.md).
+The estimate: merges come in the order of the pairs' counts, taken to fall as rank^−1.5. A token loses what later merges take
+into longer tokens: " th" is an early merge, but seldom left alone. This covers more of a model's replies than the merges' own
+order does (docs/shortlist.md has the figures); counts over what Python's own sources and documents say cover less.
 """
 
 from collections import defaultdict

@@ -116,7 +116,7 @@ def test_scores_are_those_of_the_whole_head(weights: str) -> None:
     config = configure(options)
     backend = make_backend(config)
     head = backend.drafter.target.head  # type: ignore[attr-defined]
-    assert head.ids.tolist() == list(config.shortlist) == sorted(config.shortlist) and len(head.ids) == 1024
+    assert head.ids.tolist() == list(config.shortlist) == sorted(config.shortlist) and len(head.ids) == 2048
     hidden = torch.randn(5, 256, generator=torch.Generator().manual_seed(1)).to(backend.runner.model.dtype)
     torch.testing.assert_close(
         head.logits(hidden), backend.runner.model.logits(hidden)[:, head.ids], rtol=1e-2, atol=1e-2
