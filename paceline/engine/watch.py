@@ -11,12 +11,18 @@ _LOW_SHARE = 0.4
 
 
 class AcceptanceWatch:
-    """`expected` maps K (also as text, as JSON has it) to accepted / proposed; the nearest K to the engine's counts."""
+    """`expected` maps K (also as text, as JSON has it) to accepted / proposed; the nearest K to the engine's counts.
 
-    def __init__(self, expected: object, draft_tokens: int) -> None:
+    A card speaks of the full head: with another `draft_head` (as the flag takes it), that is the first suspect.
+    """
+
+    def __init__(self, expected: object, draft_tokens: int, draft_head: str = "full") -> None:
         stated = {int(k): float(v) for k, v in expected.items()} if isinstance(expected, Mapping) else {}
         self._k = min(stated, key=lambda k: abs(k - draft_tokens)) if stated else None
         self._share = stated[self._k] if self._k is not None else 0.0
+        self._fix = "check that it was made for this model"
+        if draft_head != "full":
+            self._fix = f"--draft-head {draft_head} may be too short; if not, {self._fix}"
         self._proposed = self._accepted = 0
         self.warning: str | None = None
 
@@ -36,4 +42,4 @@ class AcceptanceWatch:
         found = f"{share:.1%} of the last {self._proposed} drafts were accepted"
         if self._k is None:
             return f"{found}; the drafter does not fit this model or text: choose another --drafter, or none"
-        return f"{found}, the drafter's card states {self._share:.1%} for K = {self._k}; check that it was made for this model"
+        return f"{found}, the drafter's card states {self._share:.1%} for K = {self._k}; {self._fix}"

@@ -265,6 +265,7 @@ def _engine_values(engine: EngineConfig) -> Json:
         "threads": engine.threads,
         "speculative_backend": engine.drafter,
         "speculative_draft_window": engine.draft_tokens,
+        "draft_head": engine.draft_head,
     }
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from paceline.build import fetch_known
 
+_EMBEDDED = ("--model", "embedded", "--drafter", "mtp", "--draft-head")
+
 
 def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "paceline", *arguments]
@@ -26,6 +28,21 @@ def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--drafter-path", "/no/such"], 2, ["--drafter-path", "/no/such", "ngram"]),
         (["generate", "hi", "--drafter", "dflash", "--drafter-path", "/no/such"], 2, ["--drafter-path", "/no/such"]),
         (["generate", "hi", "--drafter", "dflash2"], 2, ["--drafter", "dflash2", "--drafter-path"]),
+        (["serve", "--draft-head", "half"], 2, ["--draft-head", "half", "shortlist:N"]),
+        (
+            ["serve", "--draft-head", "shortlist", "--drafter", "ngram"],
+            2,
+            ["--draft-head", "shortlist", "ngram", "mtp"],
+        ),
+        (
+            ["serve", "--draft-head", "shortlist:9", "--drafter", "none"],
+            2,
+            ["--draft-head", "shortlist:9", "none", "mtp"],
+        ),
+        (["generate", "hi", *_EMBEDDED, "shortlist:0"], 2, ["--draft-head", "shortlist:0", "16", "4096"]),
+        (["generate", "hi", *_EMBEDDED, "shortlist:15"], 2, ["--draft-head", "shortlist:15", "16", "4096"]),
+        (["generate", "hi", *_EMBEDDED, "shortlist:4097"], 2, ["--draft-head", "shortlist:4097", "16", "4096"]),
+        (["generate", "hi", *_EMBEDDED, "shortlist:-1"], 2, ["--draft-head", "shortlist:-1", "shortlist:N"]),
         (["serve", "--draft-tokens", "16"], 2, ["--draft-tokens", "16", "15"]),
         (["serve", "--weights", "int3"], 2, ["--weights", "int3", "int4"]),
         (["serve", "--max-concurrency", "0"], 2, ["--max-concurrency", "0"]),
