@@ -39,4 +39,4 @@ def train_drafter(
         ids, answer, docs = feed.draw()
         return drafter_loss(drafter, target, ids, answer, pack(docs, target.config, target.dtype), recipe.loss)
 
-    return drafter, train(stage, drafter, loss, recipe.loop, folder, log, _TABLES)
+    return drafter, train(stage, drafter, loss, recipe.loop, folder, log, _TABLES, feed.noise)
