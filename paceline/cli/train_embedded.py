@@ -41,11 +41,11 @@ def embedded(
 ) -> None:
     """Train the embedded model: tokenizer, corpus, target, answers, mtp, dflash, dflash2, eval, export.
 
-    The finished model is OUT/embedded, a folder like any other model. On one large GPU it takes about 20 minutes.
+    The finished model is OUT/embedded, a folder like any other model. It takes about 20 minutes on one GPU.
 
-    Ctrl-C stops; the same command goes on from the last checkpoint (one a minute). A stage that is there already is
-    skipped, unless a flag that decides it has changed or its result was deleted: then it is made again, and what was made
-    from it.
+    Ctrl-C stops; the same command goes on from the last checkpoint (one a minute). What is there already is skipped. A stage
+    is made again if it is named in --stages and its flags have changed, if its result was deleted, or if a stage that it
+    was made from was made again.
     """
     check_above_zero(
         (

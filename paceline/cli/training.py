@@ -19,7 +19,7 @@ Out = Annotated[
     ),
 ]
 Stages = Annotated[
-    str | None, typer.Option(help="Only these stages, with commas. Default: all. What is there already is skipped.")
+    str | None, typer.Option(help="Only these stages, with commas. Default: all that are not there yet.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: the GPU where torch finds one.")]
 

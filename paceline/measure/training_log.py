@@ -61,8 +61,6 @@ def read_run(folder: Path) -> TrainingRun:
             curve = curves.setdefault(stage, Curve())
             curve.cut(line["step"] - 1)
             curve.add(line)
-        elif "resumed_at" in line and stage in curves:
-            curves[stage].cut(line["resumed_at"])
         elif "again" in line:
             curves.pop(stage, None)
     records = _object(folder / "stages.json")

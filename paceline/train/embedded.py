@@ -89,12 +89,12 @@ def toy_plan() -> Plan:
                         window=96, rank=16, max_context=512)  # fmt: skip
     loop = LoopSettings(5.0, max_steps=8, log_every=2, warmup_steps=4, save_every_s=0.0)
     return Plan(
-        target=TargetRecipe(replace(loop, max_steps=16), config, rows=4),
+        target=TargetRecipe(replace(loop, max_steps=16), config, rows=2),
         mtp=MtpRecipe(loop, rows=2, steps=3),
         drafter=DrafterRecipe(loop, block, DrafterLoss(anchors=8), rows=2),
         corpus=CorpusSettings(160, row_tokens=256),
         answers=AnswerSettings(0.05, new_tokens=16, batch_tokens=1 << 11),
-        tokenizer_chats=300,
+        tokenizer_chats=150,
         eval_prompts=2,
         eval_tokens=16,
     )

@@ -1,4 +1,4 @@
-"""A build: stages over one folder, each made once for its settings, and made again when those or its inputs change.
+"""A build: stages over one folder, each made once for its settings, and made again when its inputs were.
 
 summary.json holds what every finished stage reported; stages.json holds the settings it was started with, the number of
 times it was made (`run`), and from which runs of other stages. Both are written before and after every stage, so that a
@@ -8,6 +8,7 @@ build that was killed goes on where it stood. log.jsonl is what happened. Knows 
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,8 @@ class Runner:
     def run(self, stages: Sequence[Stage], device: torch.device, wanted: Iterable[str] | None = None) -> None:
         """The wanted stages (all by default) in the order of `stages`, in which a stage comes after those it needs.
 
-        Raises ConfigError for a name that is no stage, and for a stage whose inputs are neither there nor wanted.
+        Raises ConfigError for a name that is no stage, for a stage whose inputs are neither there nor wanted, and for one that
+        is there with other settings: only who names it means to lose it.
         """
         plan = self._plan(stages, wanted)
         self.log(start=_facts(device))
@@ -70,13 +72,17 @@ class Runner:
         """The wanted stages, and why each must be made; None where it is there already."""
         names = [stage.name for stage in stages]
         chosen = set(names if wanted is None else wanted)
-        for name in chosen - set(names):
+        for name in sorted(chosen - set(names)):
             raise ConfigError("--stages", name, f"must be of {', '.join(names)}")
         why: dict[str, str | None] = {}
         above: dict[str, list[str]] = {}
         for stage in stages:
             why[stage.name] = self._why(stage, why)
             above[stage.name] = [name for need in stage.needs for name in (*above[need], need)]
+            change = self._change(stage)
+            if wanted is None and change is not None:
+                fix = f"give the flags of before, --stages {stage.name} to make it again, or another folder"
+                raise ConfigError("--out", self.folder, f"{stage.name} is there with other settings ({change}); {fix}")
         for name in [name for name in names if name in chosen and why[name]]:
             lacking = [other for other in names if other in above[name] and other not in chosen and why[other]]
             if lacking:
@@ -86,10 +92,9 @@ class Runner:
 
     def _why(self, stage: Stage, before: dict[str, str | None]) -> str | None:
         """Why a stage must be made; `before` has the answers for the stages before it."""
-        record = self._records.get(stage.name)
+        record, change = self._records.get(stage.name), self._change(stage)
         if record is None:
             return "not made yet"
-        change = _difference(record["settings"], _plain(stage.settings))
         if change is not None:
             return change
         for need in stage.needs:
@@ -101,6 +106,11 @@ class Runner:
             return "it was interrupted"
         missing = next((file for file in stage.files if not (self.folder / file).exists()), None)
         return missing and f"{missing} is missing"
+
+    def _change(self, stage: Stage) -> str | None:
+        """The first setting that is not what the stage was made or begun with."""
+        record = self._records.get(stage.name)
+        return _difference(record["settings"], _plain(stage.settings)) if record else None
 
     def _make(self, stage: Stage, why: str, stages: Sequence[Stage]) -> None:
         before = self._records.get(stage.name)
@@ -130,8 +140,9 @@ class Runner:
         self.log(stage=stage.name, done=True, **result)
 
     def _write(self) -> None:
-        write_json(self.folder / STAGES_FILE, self._records)
+        # In this order: if it ends between the two, an old result must not stand beside a new record.
         write_json(self.folder / SUMMARY_FILE, self.results)
+        write_json(self.folder / STAGES_FILE, self._records)
 
 
 def open_folder(folder: Path) -> None:
@@ -149,13 +160,12 @@ def pick_device(name: str | None) -> torch.device:
     """cpu, cuda or cuda:N; by default the GPU where there is one. Raises ConfigError for what torch cannot use here."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and (kind == "cpu" or not index.isdecimal())):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ConfigError("--device", name, "must be cpu, cuda or cuda:N")
     found = torch.cuda.device_count()
-    if kind == "cuda" and not found:
+    if name != "cpu" and not found:
         raise ConfigError("--device", name, "torch finds no CUDA device here; use --device cpu, or a torch with CUDA")
-    if kind == "cuda" and int(index or 0) >= found:
+    if name != "cpu" and int(name.partition(":")[2] or 0) >= found:
         raise ConfigError("--device", name, f"torch finds {found} CUDA devices here, counted from 0; name one of them")
     return torch.device(name)
 

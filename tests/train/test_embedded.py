@@ -27,7 +27,7 @@ from paceline.train.workloads import MAKERS
 from tests.kit.run import sampling
 
 STAGES = ["tokenizer", "corpus", "target", "answers", "mtp", "dflash", "dflash2", "eval", "export"]
-KILLED_AT = 6
+KILLED_AT = 4
 
 
 def lines_of(out: Path) -> list[dict[str, object]]:
