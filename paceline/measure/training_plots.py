@@ -84,8 +84,8 @@ def acceptance_positions_plot(run: TrainingRun) -> str | None:
         for column, (drafter, reports) in enumerate(found.items()):
             above, below = grid[0][column], grid[1][column]
             for place, (workload, report) in enumerate(reports.items(), 1):
-                for ax, key in ((above, "joint"), (below, "conditional")):
-                    _line(ax, workload, place, report[key])
+                for ax, shares in ((above, report["joint"]), (below, conditional_shares(report))):
+                    _line(ax, workload, place, shares)
             above.set_title(
                 f"{drafter}: {reports[_POOLED][_ROUNDS]:.2f} tokens/round" if _POOLED in reports else drafter
             )
@@ -97,6 +97,12 @@ def acceptance_positions_plot(run: TrainingRun) -> str | None:
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, loc="outside upper left", ncols=len(labels))
         return svg_of(figure)
+
+
+def conditional_shares(report: dict[str, Any]) -> list[float]:
+    """By position, as far as any round got: what comes after has no share, though the report has a number there."""
+    reached = [1.0, *report["joint"]]
+    return [share for share, before in zip(report["conditional"], reached, strict=False) if before > 0]
 
 
 def _line(ax: Axes, workload: str, place: int, shares: list[float]) -> None:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from paceline.train import corpus, evaluate
 from paceline.train.answers import AnswerSettings, answer_rows
 from paceline.train.block import BlockConfig, BlockDrafter
-from paceline.train.bpe import save_tokenizer, train_tokenizer
+from paceline.train.bpe import TOKENIZER_FILES, save_tokenizer, train_tokenizer
 from paceline.train.card import model_card
 from paceline.train.chats import render
 from paceline.train.corpus import CorpusSettings
@@ -93,7 +93,7 @@ def toy_plan() -> Plan:
         mtp=MtpRecipe(loop, rows=2, steps=3),
         drafter=DrafterRecipe(loop, block, DrafterLoss(anchors=8), rows=2),
         corpus=CorpusSettings(160, row_tokens=256),
-        answers=AnswerSettings(0.05, new_tokens=16, batch_tokens=1 << 11),
+        answers=AnswerSettings(0.5, new_tokens=16, batch_tokens=1 << 11),
         tokenizer_chats=150,
         eval_prompts=2,
         eval_tokens=16,
@@ -148,10 +148,12 @@ class Build:
             )
             for name in _DRAFTERS
         ]
-        exported = [f"embedded/{file}" for file in ("config.json", "model.safetensors", "MODEL_CARD.md")]
-        exported += [f"embedded/drafters/{name}/model.safetensors" for name in _DRAFTERS]
+        spoken = tuple(f"embedded/{file}" for file in TOKENIZER_FILES)
+        folders = ["embedded", *(f"embedded/drafters/{name}" for name in _DRAFTERS)]
+        exported = [f"{folder}/{file}" for folder in folders for file in ("config.json", "model.safetensors")]
+        exported += ["embedded/generation_config.json", "embedded/MODEL_CARD.md"]
         return [
-            Stage("tokenizer", self.tokenizer, words | text, ("embedded/tokenizer.json",)),
+            Stage("tokenizer", self.tokenizer, words | text, spoken),
             Stage("corpus", self.corpus, asdict(plan.corpus), ("rows.npy",), ("tokenizer",)),
             Stage("target", self.target, asdict(plan.target), ("target.safetensors",), ("corpus",), trains=True),
             Stage("answers", self.answers, asdict(plan.answers), ("answers.npy",), ("corpus", "target")),

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from paceline.measure.training_log import read_run
+from paceline.measure.training_plots import conditional_shares
 from paceline.measure.training_report import write_training_report
 from tests.kit.html import Tags
 
@@ -86,6 +87,10 @@ def test_half_a_line_is_nobodys_figure(folder: Path) -> None:
     with (folder / "log.jsonl").open("a") as file:
         file.write('{"stage": "head", "step": 3')
     assert read_run(folder).curves["head"].steps == [10, 20]
+
+
+def test_positions_that_no_round_reached_are_not_drawn() -> None:
+    assert conditional_shares({"joint": [0.4, 0.0, 0.0], "conditional": [0.4, 0.0, 0.0]}) == [0.4, 0.0]
 
 
 def test_nothing_trained_yet(tmp_path: Path) -> None:

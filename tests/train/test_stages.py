@@ -26,9 +26,9 @@ class Build:
     def _make(self, name: str) -> Callable[[], Report]:
         def make() -> Report:
             self.made.append(name)
+            (self.folder / f"{name}.txt").write_text(name)
             if name == self.fails:
                 raise KeyboardInterrupt
-            (self.folder / f"{name}.txt").write_text(name)
             return {"length": 1}
 
         return make
