@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 
 from paceline.checkpoint.prepare import cache_folder, prepare
-from paceline.checkpoint.pull import KNOWN, SHIPPED, Progress, pull, resolve
+from paceline.checkpoint.pull import KNOWN, SHIPPED, SHIPPED_DRAFTERS, Progress, pull, resolve
 from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.messages import Event
@@ -156,14 +156,14 @@ def _draft_tokens(options: EngineOptions) -> int:
 
 
 def _drafter_path(options: EngineOptions, folder: Path) -> str | None:
-    """The drafter's folder: the given one, else `drafters/<name>` in the target's own folder."""
+    """The drafter's folder: the given one, else `drafters/<name>` in the target's own folder or shipped for it."""
     if WEIGHTS_FROM[options.drafter] is not WeightsFrom.FOLDER:
         if options.drafter_path is not None:
             fix = f"the drafter {options.drafter} has no folder of its own; leave it out, or choose another --drafter"
             raise ConfigError("--drafter-path", options.drafter_path, fix)
         return None
     source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
-    home = source.parent if source.is_file() else source
+    home = SHIPPED_DRAFTERS.get(options.model, source.parent if source.is_file() else source)
     path = Path(options.drafter_path) if options.drafter_path else home / "drafters" / options.drafter
     if (path / "config.json").is_file():
         return str(path.resolve())

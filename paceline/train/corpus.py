@@ -1,7 +1,7 @@
-"""The corpus of the embedded model: chats of the five workloads, tokenised and packed into rows of uint16.
+"""The corpus of the embedded model: chats of the five workloads, tokenised and packed into rows of int32.
 
 Deterministic from a seed and a number of chats, whatever the number of processes. A packed word holds the token id in
-its low 13 bits; bit 15 marks answer tokens (what a drafter may be anchored in), bit 14 the first token of a document.
+its low 24 bits; bit 30 marks answer tokens (what a drafter may be anchored in), bit 29 the first token of a document.
 Prompts whose checksum says so are held out: they are never in a corpus.
 """
 
@@ -22,7 +22,7 @@ from paceline.core.errors import ConfigError
 from paceline.train.chats import PAD_ID, Chat, ask, render
 from paceline.train.workloads import MAKERS
 
-ANSWER, START, ID_MASK = 1 << 15, 1 << 14, (1 << 13) - 1
+ANSWER, START, ID_MASK = 1 << 30, 1 << 29, (1 << 24) - 1
 _SHARES = {"structured": 24, "code": 24, "translation": 18, "reasoning": 18, "story": 16}
 _BATCH = 2000
 _OPEN_ROWS = 24
@@ -56,9 +56,9 @@ def held_out(kind: str, count: int) -> list[Chat]:
     return list(found.values())
 
 
-def is_held_out(chat: Chat) -> bool:
+def is_held_out(chat: Chat, one_in: int = _HELD_OUT) -> bool:
     """Decided by the prompt's text alone: prompts from templates repeat, whatever the seed."""
-    return zlib.crc32(repr(chat.turns).encode()) % _HELD_OUT == 0
+    return zlib.crc32(repr(chat.turns).encode()) % one_in == 0
 
 
 def _smalltalk(r: random.Random) -> Chat:
@@ -114,21 +114,21 @@ def encode(tokenizer: Tokenizer, chats: list[Chat]) -> list[np.ndarray]:
     replies = tokenizer.encode_batch_fast([a for _, a in pairs], add_special_tokens=False)
     documents = []
     for prompt, reply in zip(prompts, replies, strict=True):
-        document = np.array(prompt.ids + reply.ids, dtype=np.uint16)
+        document = np.array(prompt.ids + reply.ids, dtype=np.int32)
         document[len(prompt.ids) :] |= ANSWER
         document[0] |= START
         documents.append(document)
     return documents
 
 
-def pack_rows(documents: list[np.ndarray], row_tokens: int) -> np.ndarray:
+def pack_rows(documents: list[np.ndarray], row_tokens: int, pad_id: int = PAD_ID) -> np.ndarray:
     """First fit into rows of `row_tokens`; a document that is too long is cut; the rest of a row is one padding document."""
     done: list[np.ndarray] = []
     open_rows: list[tuple[int, list[np.ndarray]]] = []
 
     def close(row: tuple[int, list[np.ndarray]]) -> None:
         used, parts = row
-        filler = np.full(row_tokens - used, PAD_ID, dtype=np.uint16)
+        filler = np.full(row_tokens - used, pad_id, dtype=np.int32)
         filler[:1] |= START
         done.append(np.concatenate([*parts, filler]))
 
@@ -157,7 +157,7 @@ def _work(job: tuple[CorpusSettings, str, int]) -> np.ndarray:
 
 
 def build(settings: CorpusSettings, tokenizer_file: Path, processes: int) -> np.ndarray:
-    """All rows [n, row_tokens] uint16. The data folder's chats appear twice."""
+    """All rows [n, row_tokens] int32. The data folder's chats appear twice."""
     jobs = [(settings, str(tokenizer_file), batch) for batch in range(settings.batches)]
     if settings.data is not None:
         _data_chats(Path(settings.data))  # whatever is wrong with it is said here, not in a worker

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from paceline.train import corpus, evaluate
-from paceline.train.answers import AnswerSettings, answer_rows
+from paceline.train.answers import AnswerSettings, answer_rows, lots_of
 from paceline.train.block import BlockConfig, BlockDrafter
 from paceline.train.bpe import TOKENIZER_FILES, save_tokenizer, train_tokenizer
 from paceline.train.card import model_card
@@ -185,7 +185,7 @@ class Build:
         }
 
     def _load(self, name: str) -> np.ndarray:
-        """Packed rows [n, T] uint16 of the stage `corpus` (rows) or `answers`."""
+        """Packed rows [n, T] int32 of the stage `corpus` (rows) or `answers`."""
         rows: np.ndarray = np.load(self.out / f"{name}.npy")
         return rows
 
@@ -213,7 +213,8 @@ class Build:
         return target.to(self.device).requires_grad_(False).eval()
 
     def answers(self) -> Report:
-        rows, made = answer_rows(self.load_target(), self._load("rows"), self.plan.answers)
+        prompts = lots_of(self._load("rows"), self.plan.answers.seed)
+        rows, made = answer_rows(self.load_target(), prompts, self.plan.corpus.row_tokens, self.plan.answers)
         np.save(self.out / "answers.npy", rows)
         return {"rows": len(rows), **made}
 

@@ -13,7 +13,7 @@ class Feed:
     """
 
     def __init__(self, rows: np.ndarray, device: torch.device, batch: int, seed: int, joined: float = 0.0) -> None:
-        self._rows = torch.from_numpy(rows.view(np.int16)).to(device)
+        self._rows = torch.from_numpy(rows).to(device)
         self.noise = torch.Generator(device).manual_seed(seed)
         self._batch, self._joined = batch, joined
 
@@ -21,7 +21,7 @@ class Feed:
         """→ ids [B, T] int64, answer [B, T] bool, docs [B, T] int64"""
         device = self._rows.device
         picked = torch.randint(len(self._rows), (self._batch,), generator=self.noise, device=device)
-        words = self._rows[picked].long() & 0xFFFF
+        words = self._rows[picked].long()
         docs = ((words & START) > 0).long().cumsum(1)
         if self._joined:
             docs = docs * (torch.rand((self._batch, 1), generator=self.noise, device=device) >= self._joined)

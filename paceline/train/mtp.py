@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from paceline.train.target import GatedAttention, Linear, Mlp, OffsetNorm, Packed, Target, TargetConfig
+from paceline.train.target import Attention, Linear, Mlp, OffsetNorm, Packed, Target, TargetConfig
 
 
 class _HeadLayer(nn.Module):
@@ -17,7 +17,7 @@ class _HeadLayer(nn.Module):
         super().__init__()
         self.input_layernorm = OffsetNorm(c.hidden, c.eps)
         self.post_attention_layernorm = OffsetNorm(c.hidden, c.eps)
-        self.self_attn = GatedAttention(c, 0.5)
+        self.self_attn = Attention(c, 0.5)
         self.mlp = Mlp(c.hidden, c.ffn, 0.5)
 
 
