@@ -95,7 +95,7 @@ def acceptance_positions_plot(run: TrainingRun) -> str | None:
             row[0].set_ylim(max(0.0, row[0].get_ylim()[0]), 1.0)
             row[0].yaxis.set_major_formatter(_percent)
         handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, loc="outside upper left", ncols=len(labels))
+        figure.legend(handles, labels, frameon=False, loc="outside upper left", ncols=min(len(labels), 7))
         return svg_of(figure)
 
 
@@ -113,6 +113,7 @@ def _line(ax: Axes, workload: str, place: int, shares: list[float]) -> None:
         marker="o",
         markersize=5 if pooled else 3.5,
         linewidth=2.4 if pooled else 1.3,
+        linestyle="-" if pooled or place < SERIES else (0, (3, 2)),  # colours come round again
         color=INK if pooled else series_colour(1 + (place - 1) % (SERIES - 1)),
         label=workload,
         clip_on=False,  # marks at 100 % stay whole

@@ -15,8 +15,7 @@ from paceline.train.export import load_module, save_module
 from paceline.train.files import write_json
 from paceline.train.target import Target, TargetConfig
 
-_SPEC = "target.json"
-_WEIGHTS = "target.safetensors"
+FILES = _SPEC, _WEIGHTS = "target.json", "target.safetensors"
 
 
 def config_of(spec: ModelSpec) -> TargetConfig:

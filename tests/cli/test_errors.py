@@ -25,7 +25,7 @@ def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--drafter", "none", "--draft-tokens", "3"], 2, ["--draft-tokens", "3", "none"]),
         (["serve", "--drafter-path", "/no/such"], 2, ["--drafter-path", "/no/such", "ngram"]),
         (["generate", "hi", "--drafter", "dflash", "--drafter-path", "/no/such"], 2, ["--drafter-path", "/no/such"]),
-        (["generate", "hi", "--drafter", "dflash2"], 2, ["--drafter", "dflash2", "--drafter-path"]),
+        (["generate", "hi", "--drafter", "dflash"], 2, ["--drafter", "dflash", "--drafter-path"]),
         (["serve", "--draft-tokens", "16"], 2, ["--draft-tokens", "16", "15"]),
         (["serve", "--weights", "int3"], 2, ["--weights", "int3", "int4"]),
         (["serve", "--max-concurrency", "0"], 2, ["--max-concurrency", "0"]),
