@@ -125,6 +125,19 @@ def fetch_known(name: str, progress: Progress | None = None) -> Path:
     return pull(name, progress=progress)
 
 
+def resolve_model(model: str) -> Path:
+    """The checkpoint behind a MODEL argument; a known one is downloaded when it is not there."""
+    return resolve(model)
+
+
+def user_prompt_encoder(source: Path) -> Callable[[str], list[int]]:
+    """One user turn → the prompt's token ids, as the checkpoint's chat template has it."""
+    folder = prepare(source)
+    tokenizer = Tokenizer.load(folder)
+    template = ChatTemplate.load(folder, tokenizer)
+    return lambda text: tokenizer.encode(template.render([{"role": "user", "content": text}], {}))
+
+
 def open_text(config: EngineConfig) -> tuple[Tokenizer, ChatTemplate, TextStream]:
     """The tokenizer and chat template of the model, and a fresh stream from token ids to text."""
     tokenizer = Tokenizer.load(config.model_folder)

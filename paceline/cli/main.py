@@ -13,6 +13,7 @@ from paceline.cli.doctor import doctor
 from paceline.cli.generate import generate
 from paceline.cli.pull import pull
 from paceline.cli.serve import serve
+from paceline.cli.train_drafter import drafter
 from paceline.cli.train_embedded import embedded
 from paceline.core.errors import ConfigError, PacelineError
 
@@ -30,6 +31,7 @@ for command in (demo, serve, generate, bench, pull, doctor):
     app.command()(command)
 train = typer.Typer(name="train", help="Train drafters, and the model that the package ships.", no_args_is_help=False)
 train.command()(embedded)
+train.command()(drafter)
 app.add_typer(train)
 
 
