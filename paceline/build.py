@@ -39,7 +39,8 @@ __all__ = [
 ]
 
 FACTORY = "paceline.runner.backend:make_backend"
-DEFAULT_MODEL = "smollm2"
+DEFAULT_MODEL = "embedded"
+DEFAULT_DRAFTER = "ngram"
 DEFAULT_CONTEXT = 8192
 DEFAULT_DRAFT_TOKENS = 7
 # Raised when the way weights are converted changes: converted files of another layout are not read.
@@ -52,7 +53,7 @@ class EngineOptions:
 
     model: str = DEFAULT_MODEL
     weights: str = "auto"
-    drafter: str = "ngram"
+    drafter: str = "auto"
     drafter_path: str | None = None
     draft_tokens: int | None = None
     max_concurrency: int = 4
@@ -70,6 +71,7 @@ def configure(
     _check(options)
     drafts = _draft_tokens(options)
     folder = prepare(resolve(options.model, progress=progress))
+    drafter, drafter_path = _drafter(options, folder) if drafts else ("none", None)
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not (folder / "tokenizer.json").exists():
         source = json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"]
@@ -84,8 +86,8 @@ def configure(
         weights_file=str(folder / f"weights-{weights}-{WEIGHTS_LAYOUT}.safetensors"),
         device="cpu",
         weights=weights,
-        drafter=options.drafter if drafts else "none",
-        drafter_path=_drafter_path(options, folder) if drafts else None,
+        drafter=drafter,
+        drafter_path=drafter_path,
         draft_tokens=drafts,
         max_concurrency=options.max_concurrency,
         max_context=context,
@@ -127,8 +129,8 @@ def local_engine(config: EngineConfig, publish: Callable[[Event], None]) -> Engi
 def _check(options: EngineOptions) -> None:
     if options.weights != "auto" and options.weights not in WEIGHT_CODECS:
         raise ConfigError("--weights", options.weights, f"unknown; choose one of auto, {', '.join(WEIGHT_CODECS)}")
-    if options.drafter not in DRAFTERS:
-        raise ConfigError("--drafter", options.drafter, f"unknown; choose one of {', '.join(DRAFTERS)}")
+    if options.drafter != "auto" and options.drafter not in DRAFTERS:
+        raise ConfigError("--drafter", options.drafter, f"unknown; choose one of auto, {', '.join(DRAFTERS)}")
     for flag, value in (
         ("--max-concurrency", options.max_concurrency),
         ("--kv-capacity", options.kv_capacity),
@@ -155,22 +157,33 @@ def _draft_tokens(options: EngineOptions) -> int:
     return drafts
 
 
-def _drafter_path(options: EngineOptions, folder: Path) -> str | None:
-    """The drafter's folder: the given one, else `drafters/<name>` in the target's own folder."""
-    if WEIGHTS_FROM[options.drafter] is not WeightsFrom.FOLDER:
-        if options.drafter_path is not None:
-            fix = f"the drafter {options.drafter} has no folder of its own; leave it out, or choose another --drafter"
-            raise ConfigError("--drafter-path", options.drafter_path, fix)
-        return None
+def _drafter(options: EngineOptions, folder: Path) -> tuple[str, str | None]:
+    """Who drafts, and the drafter's folder: the given one, else `drafters/<name>` in the target's own folder.
+
+    "auto" takes the drafter that the model brings in such a folder, the last of the table where there are several.
+    """
+    with_folder = [name for name, weights in WEIGHTS_FROM.items() if weights is WeightsFrom.FOLDER]
     source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
-    home = source.parent if source.is_file() else source
-    path = Path(options.drafter_path) if options.drafter_path else home / "drafters" / options.drafter
+    home = (source.parent if source.is_file() else source) / "drafters"
+    name, given = options.drafter, options.drafter_path
+    if name == "auto":
+        if given is not None:
+            fix = f"say whose folder it is: add --drafter with one of {', '.join(with_folder)}"
+            raise ConfigError("--drafter-path", given, fix)
+        brought = [one for one in with_folder if (home / one / "config.json").is_file()]
+        name = brought[-1] if brought else DEFAULT_DRAFTER
+    if name not in with_folder:
+        if given is not None:
+            fix = f"the drafter {name} has no folder of its own; leave it out, or choose another --drafter"
+            raise ConfigError("--drafter-path", given, fix)
+        return name, None
+    path = Path(given) if given else home / name
     if (path / "config.json").is_file():
-        return str(path.resolve())
-    if options.drafter_path:
+        return name, str(path.resolve())
+    if given:
         raise ConfigError("--drafter-path", path, "holds no config.json; give the drafter's checkpoint folder")
-    fix = f"this model brings none ({path} is missing); give --drafter-path with the drafter's checkpoint folder"
-    raise ConfigError("--drafter", options.drafter, fix)
+    fix = f"this model brings none; put the drafter's checkpoint into {path}, or name its folder with --drafter-path"
+    raise ConfigError("--drafter", name, fix)
 
 
 def _context(options: EngineOptions, drafts: int, model_limit: int) -> int:

@@ -9,7 +9,16 @@ import typer
 from rich.console import Console
 
 from paceline.build import DEFAULT_MODEL, EngineOptions, TextStream, local_engine, open_text
-from paceline.cli.options import Drafter, DrafterPath, DraftTokens, MaxContext, Threads, Weights, resolve_config
+from paceline.cli.options import (
+    MODEL_HELP,
+    Drafter,
+    DrafterPath,
+    DraftTokens,
+    MaxContext,
+    Threads,
+    Weights,
+    resolve_config,
+)
 from paceline.core.errors import ConfigError
 from paceline.core.messages import Event, Finished, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
@@ -17,9 +26,7 @@ from paceline.core.request import Request, SamplingParams
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to ask. The model's chat template is applied.")],
-    model: Annotated[
-        str, typer.Option(help="A known name (smollm2), a model folder, or a .gguf file.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the reply.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy; 0 to 2.")] = 0.0,
     top_p: Annotated[
@@ -30,7 +37,7 @@ def generate(
         int | None, typer.Option(help="The same seed gives the same reply. Default: drawn, and shown.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue PROMPT as it is, without the chat template.")] = False,
-    drafter: Drafter = "ngram",
+    drafter: Drafter = "auto",
     drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
     max_context: MaxContext = None,
