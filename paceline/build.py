@@ -163,8 +163,7 @@ def _drafter(options: EngineOptions, folder: Path) -> tuple[str, str | None]:
     "auto" takes the drafter that the model brings in such a folder, the last of the table where there are several.
     """
     with_folder = [name for name, weights in WEIGHTS_FROM.items() if weights is WeightsFrom.FOLDER]
-    source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
-    home = (source.parent if source.is_file() else source) / "drafters"
+    home = _home(folder) / "drafters"
     name, given = options.drafter, options.drafter_path
     if name == "auto":
         if given is not None:
@@ -184,6 +183,12 @@ def _drafter(options: EngineOptions, folder: Path) -> tuple[str, str | None]:
         raise ConfigError("--drafter-path", path, "holds no config.json; give the drafter's checkpoint folder")
     fix = f"this model brings none; put the drafter's checkpoint into {path}, or name its folder with --drafter-path"
     raise ConfigError("--drafter", name, fix)
+
+
+def _home(folder: Path) -> Path:
+    """The folder where the target's own checkpoint lies."""
+    source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
+    return source.parent if source.is_file() else source
 
 
 def _context(options: EngineOptions, drafts: int, model_limit: int) -> int:

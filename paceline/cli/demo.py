@@ -16,7 +16,7 @@ from paceline.measure.settings import SERVE_COMMAND, BenchSettings, parse_specul
 
 PROMPT = "Tell me a short story about a fox and a raven."
 # Cells that finish in about a minute on two cores, and in which acceptance and speed do not go together.
-DRAFTERS, CONCURRENCY = "none,ngram:3,mtp:3,dflash2:7", (1, 4)
+DRAFTERS, CONCURRENCY, PROMPTS, MAX_TOKENS = "none,ngram:3,mtp:3,dflash2:7", (1, 4), 3, 96
 
 
 def demo(
@@ -27,13 +27,14 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="paceline-demo-") as scratch:
         _chat(console, Path(scratch))
     command = f"paceline bench --drafter {DRAFTERS} --concurrency {','.join(map(str, CONCURRENCY))}"
-    console.print(f"\n[bold]bench[/] {command} --prompts 2 --max-tokens 64")
+    command += f" --prompts {PROMPTS} --max-tokens {MAX_TOKENS}"
+    console.print(f"\n[bold]bench[/] {command}")
     settings = BenchSettings(
         model=DEFAULT_MODEL,
         speculation=parse_speculation(DRAFTERS, None),
         concurrency=CONCURRENCY,
-        prompts=2,
-        max_tokens=64,
+        prompts=PROMPTS,
+        max_tokens=MAX_TOKENS,
     )
     run_bench(settings, console, out)
 

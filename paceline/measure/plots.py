@@ -1,10 +1,10 @@
 """The report's plots: a summary in, SVG text out. Every number comes from the summary.
 
-Colours stand for drafters, dashes and strengths for K, markers for C (drawing.py); each plot brings its own legend.
+Colours stand for drafters, dashes and strengths for K, markers for C (looks.py); each plot brings its own legend.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.artist import Artist
@@ -12,22 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from paceline.measure.drawing import (
-    INK,
-    MUTED,
-    PERCENT_TICKS,
-    STYLE,
-    SURFACE,
-    Looks,
-    label_axes,
-    line_sample,
-    marker_sample,
-    to_svg,
-)
+from paceline.measure.drawing import INK, MUTED, STYLE, SURFACE, label_axes, page_element, svg_of
+from paceline.measure.looks import Looks, line_sample, marker_sample
 from paceline.measure.settings import NO_DRAFTS, Speculation
 from paceline.measure.stats import Figures
 from paceline.measure.summary import Cell, Summary, speed
 
+_PERCENT = ([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
+
+_Place = Literal["outside upper left", "outside upper right", "outside right upper"]
 Measure = Callable[[Figures], float | None]
 
 
@@ -50,16 +43,15 @@ def paradox_plot(summary: Summary) -> str:
             labels.place()
             ax.margins(x=0.09)
         panels[0].set_xlim(-0.03, 1.09)
-        panels[0].set_xticks(*PERCENT_TICKS)
+        panels[0].set_xticks(*_PERCENT)
         label_axes(panels[0], "acceptance: accepted / proposed drafts, %", "tok/s, all streams")
         label_axes(panels[1], "tokens per round: 1 + accepted drafts / rounds", "")
         panels[0].set_ylim(0, 1.1 * max(map(speed, summary.cells)))
         dots = [marker_sample("no drafts", "o", looks.colour(NO_DRAFTS))]
         dots += [marker_sample(name, "o", looks.colour(name)) for name in drafters]
-        figure.legend(handles=dots, loc="outside upper left", ncols=len(dots))
-        marks = [marker_sample(f"C = {c}", looks.marker(c), MUTED) for c in cs]
-        figure.legend(handles=marks, loc="outside upper right", ncols=len(cs))
-        return to_svg(figure, "Speed of every cell against acceptance and against tokens per round")
+        _legend(figure, dots)
+        _legend(figure, [marker_sample(f"C = {c}", looks.marker(c), MUTED) for c in cs], "outside upper right")
+        return page_element(svg_of(figure), "Speed of every cell against acceptance and against tokens per round")
 
 
 class _Labels:
@@ -142,8 +134,8 @@ def scaling_plot(summary: Summary) -> str:
         ax.set_xlim(0, max(cs) * 1.06)
         ax.set_ylim(bottom=0)
         label_axes(ax, "concurrent requests C", "tok/s, all streams")
-        figure.legend(handles=handles, loc="outside right upper")
-        return to_svg(figure, "Throughput against concurrency, one line per drafter and draft length")
+        _legend(figure, handles, "outside right upper", 1)
+        return page_element(svg_of(figure), "Throughput against concurrency, one line per drafter and draft length")
 
 
 def position_plot(summary: Summary) -> str:
@@ -164,9 +156,9 @@ def position_plot(summary: Summary) -> str:
             label_axes(joint, "", "joint, %" if name == names[0] else "")
             label_axes(conditional, "draft position", "conditional, %" if name == names[0] else "")
         grid[0][0].set(xlim=(0.7, most + 0.3), xticks=range(1, most + 1, 2), ylim=(0, 1.04))
-        grid[0][0].set_yticks(*PERCENT_TICKS)
+        grid[0][0].set_yticks(*_PERCENT)
         _legend(figure, [line_sample(o.speculation.label, looks.line(o.speculation)) for o in summary.drafting])
-        return to_svg(figure, "Acceptance by draft position, joint and conditional, by workload")
+        return page_element(svg_of(figure), "Acceptance by draft position, joint and conditional, by workload")
 
 
 def _position_line(ax: Axes, one: Speculation, values: list[float | None], looks: Looks) -> None:
@@ -198,11 +190,13 @@ def workload_plot(summary: Summary, concurrency: int) -> str:
             ax.grid(axis="x")
             ax.spines["left"].set_visible(False)
         panels[0].set_xlim(0, 1)
-        panels[0].set_xticks(*PERCENT_TICKS)
+        panels[0].set_xticks(*_PERCENT)
         panels[0].invert_yaxis()
         shown = [cell.point.speculation for cell in cells]
         _legend(figure, [Patch(label=one.label, **looks.fill(one)) for one in shown])
-        return to_svg(figure, f"Workloads at C = {concurrency}: acceptance, tokens per round and decode speed")
+        return page_element(
+            svg_of(figure), f"Workloads at C = {concurrency}: acceptance, tokens per round and decode speed"
+        )
 
 
 def waiting_plot(summary: Summary) -> str:
@@ -228,11 +222,11 @@ def waiting_plot(summary: Summary) -> str:
             ax.set_ylim(0, max(ax.get_ylim()[1], 1))
             label_axes(ax, "concurrent requests C", "ms" if ax is panels[0] else "")
         _legend(figure, [line_sample(one.label, looks.fill(one)) for one in many])
-        return to_svg(figure, "Time to first token and time in the queue, by concurrency, drafter and draft length")
+        return page_element(svg_of(figure), "Time to first token and time in the queue, by C, drafter and K")
 
 
-def _legend(figure: Figure, handles: Sequence[Artist]) -> None:
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(6, len(handles)))
+def _legend(figure: Figure, handles: Sequence[Artist], place: _Place = "outside upper left", columns: int = 6) -> None:
+    figure.legend(handles=handles, loc=place, ncols=min(columns, len(handles)), frameon=False, fontsize=9)
 
 
 def _looks(summary: Summary) -> Looks:
