@@ -16,7 +16,7 @@ from paceline.measure.settings import SERVE_COMMAND, BenchSettings, parse_specul
 
 PROMPT = "Tell me a short story about a fox and a raven."
 # Cells that finish in about a minute on two cores, and in which acceptance and speed do not go together.
-DRAFTERS, CONCURRENCY, PROMPTS, MAX_TOKENS = "none,ngram:3,mtp:3,dflash2:7", (1, 4), 3, 96
+DRAFTERS, CONCURRENCY, PROMPTS, MAX_TOKENS = "none,ngram:3,mtp:3,dflash2:7", (1, 4), 3, 64
 
 
 def demo(

@@ -188,19 +188,14 @@ def _paradox(cells: list[Cell]) -> str | None:
     """The two cells of one C that show best that acceptance is not speed: the accepted share lower, the speed higher."""
 
     def gap(pair: tuple[Cell, Cell]) -> float:
-        """How far both differ; 0 unless the first cell is the faster one and accepts less."""
+        """How far both differ; not above 0 unless the first cell is the faster one and accepts less."""
         (fast, quick), (slow, thorough) = [(speed(cell), _acceptance(cell)) for cell in pair]
-        if (
-            pair[0].point.concurrency != pair[1].point.concurrency
-            or quick >= thorough
-            or fast * (1 - TIE_MARGIN) <= slow
-        ):
-            return 0.0
-        return (thorough - quick) * (fast / slow - 1)
+        same_c = pair[0].point.concurrency == pair[1].point.concurrency
+        return (thorough - quick) * (fast / slow - 1) if same_c and fast * (1 - TIE_MARGIN) > slow else 0.0
 
     drafted = [cell for cell in cells if cell.figures and cell.figures.acceptance is not None and speed(cell) > 0]
     pair = max(permutations(drafted, 2), key=gap, default=None)
-    if pair is None or gap(pair) == 0:
+    if pair is None or gap(pair) <= 0:
         return None
     fast, slow = pair
     shares = [f"{one.point.speculation.label} accepts {100 * _acceptance(one):.1f} % of its drafts" for one in pair]
