@@ -41,7 +41,8 @@ __all__ = [
 ]
 
 FACTORY = "paceline.runner.backend:make_backend"
-DEFAULT_MODEL = "smollm2"
+DEFAULT_MODEL = "embedded"
+DEFAULT_DRAFTER = "ngram"
 DEFAULT_CONTEXT = 8192
 DEFAULT_DRAFT_TOKENS = 7
 # A shortlist that names no size holds this part of the vocabulary: see docs/shortlist.md.
@@ -59,7 +60,7 @@ class EngineOptions:
 
     model: str = DEFAULT_MODEL
     weights: str = "auto"
-    drafter: str = "ngram"
+    drafter: str = "auto"
     drafter_path: str | None = None
     draft_tokens: int | None = None
     draft_head: str = "full"
@@ -78,6 +79,7 @@ def configure(
     _check(options)
     drafts = _draft_tokens(options)
     folder = prepare(resolve(options.model, progress=progress))
+    drafter, drafter_path = _drafter(options, folder) if drafts else ("none", None)
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not (folder / "tokenizer.json").exists():
         source = json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"]
@@ -86,7 +88,7 @@ def configure(
     per_slot = -(-(context + drafts + 1) // PAGE_TOKENS) * PAGE_TOKENS
     tokenizer = Tokenizer.load(folder)
     vocab = min(tokenizer.vocab_size, _whole(model, "vocab_size", folder))
-    drafter_path = _drafter_path(options, folder) if drafts else None
+    _check_draft_head(options.draft_head, drafter if drafts or options.drafter == "none" else None)
     shortlist = _shortlist(options, tokenizer, vocab, _home(folder), drafter_path) if drafts else ()
     threads = options.threads or len(os.sched_getaffinity(0))
     weights = options.weights if options.weights != "auto" else _fastest_weights(folder, threads, say)
@@ -96,7 +98,7 @@ def configure(
         weights_file=str(folder / f"weights-{weights}-{WEIGHTS_LAYOUT}.safetensors"),
         device="cpu",
         weights=weights,
-        drafter=options.drafter if drafts else "none",
+        drafter=drafter,
         drafter_path=drafter_path,
         draft_tokens=drafts,
         max_concurrency=options.max_concurrency,
@@ -153,9 +155,8 @@ def local_engine(config: EngineConfig, publish: Callable[[Event], None]) -> Engi
 def _check(options: EngineOptions) -> None:
     if options.weights != "auto" and options.weights not in WEIGHT_CODECS:
         raise ConfigError("--weights", options.weights, f"unknown; choose one of auto, {', '.join(WEIGHT_CODECS)}")
-    if options.drafter not in DRAFTERS:
-        raise ConfigError("--drafter", options.drafter, f"unknown; choose one of {', '.join(DRAFTERS)}")
-    _check_draft_head(options)
+    if options.drafter != "auto" and options.drafter not in DRAFTERS:
+        raise ConfigError("--drafter", options.drafter, f"unknown; choose one of auto, {', '.join(DRAFTERS)}")
     for flag, value in (
         ("--max-concurrency", options.max_concurrency),
         ("--kv-capacity", options.kv_capacity),
@@ -182,21 +183,32 @@ def _draft_tokens(options: EngineOptions) -> int:
     return drafts
 
 
-def _drafter_path(options: EngineOptions, folder: Path) -> str | None:
-    """The drafter's folder: the given one, else `drafters/<name>` in the target's own folder or shipped for it."""
-    if WEIGHTS_FROM[options.drafter] is not WeightsFrom.FOLDER:
-        if options.drafter_path is not None:
-            fix = f"the drafter {options.drafter} has no folder of its own; leave it out, or choose another --drafter"
-            raise ConfigError("--drafter-path", options.drafter_path, fix)
-        return None
-    home = SHIPPED_DRAFTERS.get(options.model) or _home(folder)
-    path = Path(options.drafter_path) if options.drafter_path else home / "drafters" / options.drafter
+def _drafter(options: EngineOptions, folder: Path) -> tuple[str, str | None]:
+    """Who drafts, and the drafter's folder: the given one, else `drafters/<name>` in the target's own folder or shipped for it.
+
+    "auto" takes the drafter that the model has in such a folder, the last of the table where there are several.
+    """
+    with_folder = [name for name, weights in WEIGHTS_FROM.items() if weights is WeightsFrom.FOLDER]
+    home = (SHIPPED_DRAFTERS.get(options.model) or _home(folder)) / "drafters"
+    name, given = options.drafter, options.drafter_path
+    if name == "auto":
+        if given is not None:
+            fix = f"say whose folder it is: add --drafter with one of {', '.join(with_folder)}"
+            raise ConfigError("--drafter-path", given, fix)
+        brought = [one for one in with_folder if (home / one / "config.json").is_file()]
+        name = brought[-1] if brought else DEFAULT_DRAFTER
+    if name not in with_folder:
+        if given is not None:
+            fix = f"the drafter {name} has no folder of its own; leave it out, or choose another --drafter"
+            raise ConfigError("--drafter-path", given, fix)
+        return name, None
+    path = Path(given) if given else home / name
     if (path / "config.json").is_file():
-        return str(path.resolve())
-    if options.drafter_path:
+        return name, str(path.resolve())
+    if given:
         raise ConfigError("--drafter-path", path, "holds no config.json; give the drafter's checkpoint folder")
-    fix = f"this model brings none ({path} is missing); give --drafter-path with the drafter's checkpoint folder"
-    raise ConfigError("--drafter", options.drafter, fix)
+    fix = f"this model brings none; put the drafter's checkpoint into {path}, or name its folder with --drafter-path"
+    raise ConfigError("--drafter", name, fix)
 
 
 def _home(folder: Path) -> Path:
@@ -205,14 +217,15 @@ def _home(folder: Path) -> Path:
     return source.parent if source.is_file() else source
 
 
-def _check_draft_head(options: EngineOptions) -> None:
-    if not re.fullmatch(r"full|shortlist(:[0-9]{1,9})?", options.draft_head):
+def _check_draft_head(head: str, drafter: str | None) -> None:
+    """`drafter` is the one that drafts; None where nothing is drafted."""
+    if not re.fullmatch(r"full|shortlist(:[0-9]{1,9})?", head):
         fix = "choose full, shortlist, or shortlist:N with a number of tokens, such as shortlist:8192"
-        raise ConfigError("--draft-head", options.draft_head, fix)
-    if options.draft_head != "full" and WEIGHTS_FROM[options.drafter] is WeightsFrom.NOTHING:
+        raise ConfigError("--draft-head", head, fix)
+    if head != "full" and drafter is not None and WEIGHTS_FROM[drafter] is WeightsFrom.NOTHING:
         others = ", ".join(name for name, weights in WEIGHTS_FROM.items() if weights is not WeightsFrom.NOTHING)
-        fix = f"the drafter {options.drafter} uses no head; leave it out, or choose another --drafter ({others})"
-        raise ConfigError("--draft-head", options.draft_head, fix)
+        fix = f"the drafter {drafter} uses no head; leave it out, or choose another --drafter ({others})"
+        raise ConfigError("--draft-head", head, fix)
 
 
 def _shortlist(

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from paceline.build import DEFAULT_MODEL, EngineOptions, TextStream, local_engine, open_text
 from paceline.cli.options import (
+    MODEL_HELP,
     Drafter,
     DrafterPath,
     DraftHead,
@@ -26,9 +27,7 @@ from paceline.core.request import Request, SamplingParams
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to ask. The model's chat template is applied.")],
-    model: Annotated[
-        str, typer.Option(help="A known name (smollm2), a model folder, or a .gguf file.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the reply.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy; 0 to 2.")] = 0.0,
     top_p: Annotated[
@@ -39,7 +38,7 @@ def generate(
         int | None, typer.Option(help="The same seed gives the same reply. Default: drawn, and shown.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue PROMPT as it is, without the chat template.")] = False,
-    drafter: Drafter = "ngram",
+    drafter: Drafter = "auto",
     drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
     draft_head: DraftHead = "full",

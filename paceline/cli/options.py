@@ -11,7 +11,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from paceline.build import DRAFTERS, EngineOptions, configure
 from paceline.core.config import EngineConfig
 
-Model = Annotated[str, typer.Argument(help="A known name (smollm2), a Hugging Face model folder, or a .gguf file.")]
+MODEL_HELP = (
+    "A known name (embedded: the toy model of this package; smollm2: fetched, 98 MB), a Hugging Face model folder, or a "
+    ".gguf file."
+)
+Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
 Weights = Annotated[
     str,
     typer.Option(
@@ -22,8 +26,8 @@ Weights = Annotated[
 Drafter = Annotated[
     str,
     typer.Option(
-        help=f"Who drafts, one of {', '.join(DRAFTERS)}: a lookup in the text, the model's own head, or a model of its own; "
-        "none is off.",
+        help=f"Who drafts, one of {', '.join(DRAFTERS)}: nobody, a lookup in the text, the model's own head, or a model of "
+        "its own. auto: the drafter in the model's folder, or the lookup where there is none.",
     ),
 ]
 DrafterPath = Annotated[

@@ -27,7 +27,7 @@ def serve(
         str, typer.Option(help="Address to listen on; 0.0.0.0 for every one of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8080,
-    drafter: Drafter = "ngram",
+    drafter: Drafter = "auto",
     drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
     draft_head: DraftHead = "full",
