@@ -189,9 +189,9 @@ def by_overlap(rows: list[Means]) -> list[dict[str, float]]:
         for optimum, rules in OPTIMA.items():
             inside = [row for row in rows if low <= row[optimum] < high or row[optimum] >= high == 1.0]
             entry[f"positions by {optimum}"] = len(inside)
-            if inside:
-                means = mean(inside)
-                entry |= {rule: means[rule] / means[optimum] for rule in rules}
+            total = sum(row[optimum] for row in inside)
+            if total > 0:
+                entry |= {rule: sum(row[rule] for row in inside) / total for rule in rules}
         ranges.append(entry)
     return ranges
 
@@ -239,6 +239,7 @@ def tables(figures: dict[str, Any]) -> list[str]:
             name,
             study["setting"],
             f"{study['optimum']:.3f}",
+            f"{study['optimum of shared']:.3f}",
             *rules(study),
             f"{study['expected']['penalised'] / study['optimum']:.3f}",
         ]
@@ -267,7 +268,7 @@ def tables(figures: dict[str, Any]) -> list[str]:
     ]
     where = ("drafter", "setting")
     return [
-        table((*where, "optimum", *RULES, "penalised ÷ optimum"), acceptance),
+        table((*where, "optimum", "without penalties", *RULES, "penalised ÷ optimum"), acceptance),
         table((*where, "optimum", *RULES, "engine"), rounds),
         table((*where, "draft", "optimum", *RULES), positions),
         table(("setting", "1 − TV", "positions", *RULES), ranges),
@@ -278,7 +279,7 @@ def tables(figures: dict[str, Any]) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default=MODEL, help="a known name or a model folder")
-    parser.add_argument("--drafter", help="one drafter; without it, those of the default model")
+    parser.add_argument("--drafter", choices=PAIRS, help="one drafter; without it, those of the default model")
     parser.add_argument("--draft-tokens", type=int, default=7, help="K of that drafter")
     parser.add_argument("--drafter-path", help="the folder of that drafter's checkpoint")
     given = parser.parse_args()

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.agreement import coupled, overlap, tokens_per_round
 from benchmarks.draft_rules import PAIRS, RESULTS, RULES, SETTINGS, Study, expected, proposal, requests, tables
-from benchmarks.windows import Recorder, Reply, places, replies
+from benchmarks.windows import Place, Recorder, Reply, replies
 from paceline.build import EngineOptions, configure
 from paceline.core.spec import DrafterSpec
 from paceline.drafters.base import Observed, Want
@@ -134,20 +134,25 @@ def test_the_products_rounds_are_those_of_the_windows(reply: Reply) -> None:
     assert summary["draft temperature"]["1"] == pytest.approx(summary["expected"]["penalised"], abs=0.1)
 
 
-@torch.inference_mode()
-def test_the_sums_are_about_what_the_product_draws(reply: Reply) -> None:
-    params = reply.request.sampling
-    rising = 0
-    for window in places(reply):
-        for i, place in enumerate(window):
-            values, ids = proposal(place, place.line, True)
-            logits, candidates = place.line
-            own = place.view.draw(logits, place.drafted, candidates)
-            assert pick(values, ids, params.seed, place.view.index + i) == own
-            sums = expected(place, place.line)
-            assert sums["penalised"] <= sums["optimum"] + 1e-12 and sums["shared"] <= sums["optimum of shared"] + 1e-12
-            rising += sums["penalised"] > sums["independent"]
-    assert rising > 10
+def test_the_sums_are_about_what_the_product_draws() -> None:
+    """The distribution called penalised is the one that the product's draw picks from; sharing noise makes it agree more."""
+    params = sampling(temperature=0.8, top_k=12, top_p=0.95, presence_penalty=1.5, frequency_penalty=1.0, seed=5)
+    vocab, drafted, earned = 40, [7, 3, 7], []
+    for seed in range(60):
+        noise = torch.Generator().manual_seed(seed)
+        line, error = torch.randn(2, vocab, generator=noise) * torch.tensor([[1.5], [0.5]])
+        line[drafted] += 2
+        sampler = Sampler(params, [], vocab)
+        sampler.penalties.add(9)
+        view, ids = DraftView(sampler, limits(), seed), torch.arange(vocab)
+        place = Place(torch.softmax(line.double(), 0), 0, (line + error, ids), view, drafted)
+        values, kept = proposal(place, place.line, True)
+        assert pick(values, kept, params.seed, seed + len(drafted)) == view.draw(place.line[0], drafted, ids)
+        sums = expected(place, place.line)
+        assert sums["independent"] < sums["shared"] <= sums["optimum of shared"]
+        assert sums["penalised"] <= sums["optimum"]
+        earned.append(sums["shared"] - sums["penalised"])
+    assert sum(earned) > 0, "here the target has no penalties"
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +160,20 @@ def published() -> dict:  # type: ignore[type-arg]
     return json.loads((RESULTS / "draft_rules.json").read_text(encoding="utf-8"))
 
 
-def test_the_page_shows_the_result(published: dict) -> None:  # type: ignore[type-arg]
+def test_page_and_readme_show_the_result(published: dict) -> None:  # type: ignore[type-arg]
     page = (ROOT / "docs" / "draft-rules.md").read_text(encoding="utf-8")
     shown = tables(published)
     assert len(shown) == 5
     for table in shown:
         assert table in page
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for rule in ("penalised", "argmax", "independent"):
+        shares = [
+            100 * study["expected"][rule] / study["optimum"]
+            for studies in published["drafters"].values()
+            for study in studies
+        ]
+        assert f"{min(shares):.1f} to {max(shares):.1f} %" in readme, rule
 
 
 def test_what_the_product_does_is_what_won(published: dict) -> None:  # type: ignore[type-arg]
