@@ -26,7 +26,6 @@ from paceline.kernels.rope import apply_, inverse_frequencies, tables
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
 from paceline.quant.base import Linear
-from paceline.sampling.draft import DraftRule
 
 Tensors = dict[str, torch.Tensor]
 Sublayer = Callable[[torch.Tensor], torch.Tensor]
@@ -87,7 +86,7 @@ class Layer:
 
 
 class BlockDrafter(ABC):
-    """Context, block forward and first scores; what to pick from them is the subclass's. `rule`: how drafts are drawn."""
+    """Context, block forward and first scores; what to pick from them is the subclass's."""
 
     def __init__(
         self,
@@ -95,9 +94,8 @@ class BlockDrafter(ABC):
         spec: BlockSpec,
         tensors: Tensors,
         expected: dict[int, float] | None = None,
-        rule: DraftRule = DraftRule.PENALISED,
     ) -> None:
-        self.target, self.block, self.rule = target, spec, rule
+        self.target, self.block = target, spec
         self.dtype = target.codec.dtype
         self.fc = self._linear(tensors, "fc")
         self.hidden_norm, self.norm = self._norm(tensors, "hidden_norm"), self._norm(tensors, "norm")

@@ -21,7 +21,6 @@ from paceline.layers.attention import Attention, AttentionWeights
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
 from paceline.quant.base import Linear
-from paceline.sampling.draft import DraftRule
 
 _PREFIX = "mtp."
 _CARD = "paceline_mtp"
@@ -48,16 +47,13 @@ class _Segment:
 
 
 class MtpDrafter:
-    """`rule` says how drafts are drawn from the head's logits."""
-
     def __init__(
         self,
         target: Target,
         tensors: dict[str, torch.Tensor],
         expected: dict[int, float] | None = None,
-        rule: DraftRule = DraftRule.PENALISED,
     ) -> None:
-        self.target, self.rule = target, rule
+        self.target = target
         model, dtype = target.spec, target.codec.dtype
 
         def norm(name: str) -> RmsNorm:
@@ -141,7 +137,7 @@ class MtpDrafter:
         while active:
             logits = self.target.head.logits(torch.stack([hidden[i] for i in active]))
             for i, line in zip(active, logits, strict=True):
-                drafts[i].append(rows[i].view.draw(line, drafts[i], self.rule, self.target.head.ids))
+                drafts[i].append(rows[i].view.draw(line, drafts[i], self.target.head.ids))
             active = [i for i in active if len(drafts[i]) < rows[i].k]
             if active:
                 # The newest draft's pair: its own position minus one, where the head's last output stands for h.

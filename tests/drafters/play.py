@@ -9,7 +9,6 @@ from paceline.core.spec import ModelSpec
 from paceline.drafters.base import Drafter, Observed, Target, Want
 from paceline.quant import WEIGHT_CODECS
 from paceline.runner.drafter import full_head, shortlist_head
-from paceline.sampling.draft import DraftRule
 
 VOCAB = 320
 
@@ -44,7 +43,7 @@ class SpyView:
 
     seen: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
-    def draw(self, logits: torch.Tensor, drafted: list[int], rule: DraftRule, ids: torch.Tensor | None = None) -> int:
+    def draw(self, logits: torch.Tensor, drafted: list[int], ids: torch.Tensor | None = None) -> int:
         ids = torch.arange(len(logits)) if ids is None else ids
         self.seen.append((logits.clone(), ids))
         return int(ids[logits.argmax()])
