@@ -110,6 +110,7 @@ class BlockDrafter(ABC):
             taps=spec.taps,
             weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize,
             state_bytes=sum(layer.ring.nbytes for layer in self.layers),
+            trained_block=spec.block,
             expected_acceptance=expected or {},
         )
         if target.draft_tokens >= spec.block:
