@@ -19,6 +19,7 @@ from paceline.core.registry import load_object
 from paceline.drafters import DRAFTERS, WEIGHTS_FROM
 from paceline.drafters.base import WeightsFrom
 from paceline.engine.loop import Engine
+from paceline.engine.watch import Stated
 from paceline.quant import WEIGHT_CODECS
 from paceline.text.stream import TextStream
 from paceline.text.template import ChatTemplate
@@ -30,6 +31,7 @@ __all__ = [
     "FACTORY",
     "WEIGHT_CODECS",
     "EngineOptions",
+    "Stated",
     "TextStream",
     "cache_folder",
     "configure",
