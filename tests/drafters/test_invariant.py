@@ -1,6 +1,5 @@
 """Invariant 1 with model drafters: same seed, same tokens, for every drafter, K, C and chunk size."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ SAMPLINGS = (
     sampling(temperature=0.6, top_p=0.95, top_k=20, presence_penalty=1.0, seed=23),
 )
 LENGTHS = (1, 4, 16, 70, 2, 33, 65, 9)
+LIMITS = (9, 10, 11, 12, 40, 9, 40, 10)  # 40: several windows of 16
 HYBRID = models.hybrid_config()
 
 
@@ -34,10 +34,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Helped:
-    """A model drafter whose every second draft is replaced by the right token, so that windows are accepted in part."""
+    """A model drafter whose drafts are replaced by the answer's tokens; `kind` as ScriptedDrafter's: half accepts windows in
+    part, right as a whole."""
 
-    def __init__(self, inner: Drafter, answers: dict[tuple[int, ...], list[int]], vocab: int) -> None:
-        self.inner, self.script = inner, ScriptedDrafter(answers, "half", vocab)
+    def __init__(
+        self, inner: Drafter, answers: dict[tuple[int, ...], list[int]], vocab: int, kind: str = "half"
+    ) -> None:
+        self.inner, self.script = inner, ScriptedDrafter(answers, kind, vocab)
         self.spec = inner.spec
 
     def open(self, slot: int) -> None:
@@ -65,10 +68,8 @@ def maker(name: str, folders: dict[str, Path]) -> Maker:
 def requests() -> list[Request]:
     prompts = [torch.randint(1, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in LENGTHS]
     return [
-        Request(
-            id=i, prompt=p, max_tokens=9 + i % 4, sampling=SAMPLINGS[i % 2], stop_ids=[0], min_tokens=i // 2 % 2 * 3
-        )
-        for i, p in enumerate(prompts)
+        Request(id=i, prompt=p, max_tokens=m, sampling=SAMPLINGS[i % 2], stop_ids=[0], min_tokens=i // 2 % 2 * 3)
+        for i, (p, m) in enumerate(zip(prompts, LIMITS, strict=True))
     ]
 
 
@@ -82,28 +83,29 @@ POINTS = {
 
 @pytest.mark.parametrize("name,family", POINTS)
 def test_same_tokens_with_every_drafter(name: str, family: str, folders: dict[str, Path]) -> None:
-    """Random drafters draft nothing right, which rejects whole windows; helped ones get windows accepted in part."""
+    """Random drafters draft nothing right, which rejects whole windows; helped ones get them accepted in part or whole."""
     model: Model = load(folders[family], "bf16")
     work = requests()
     base = run(model, work, max_concurrency=1, threads=1)
     expected = [(reply.ids, reply.reason) for reply in base]
     own = maker(name, folders)
 
-    def helped(target: Target) -> Helped:
-        return Helped(
-            own(target), {tuple(r.prompt): reply.ids for r, reply in zip(work, base, strict=True)}, target.vocab
-        )
+    def helped(kind: str) -> Maker:
+        answers = {tuple(r.prompt): reply.ids for r, reply in zip(work, base, strict=True)}
+        return lambda target: Helped(own(target), answers, target.vocab, kind)
 
-    def same(drafter: Callable[[Target], Drafter], at: cross.Point) -> None:
+    def same(drafter: Maker, at: cross.Point) -> list[tuple[int, int, int]]:
         values = {"draft_tokens": at.k, "max_concurrency": at.c, "prefill_chunk": at.chunk}
         got = run(model, work, drafter, at.stagger, threads=1, **values)
         assert [(reply.ids, reply.reason) for reply in got] == expected, at
-        assert sum(proposed for reply in got for _, proposed, _ in reply.rounds) > 0
+        return [each for reply in got for each in reply.rounds if each[1]]
 
     for point in POINTS[name, family]:
-        same(own, point)
+        assert same(own, point)
     for point in cross.thin(name, 3):
-        same(helped, point)
+        rounds = same(helped("half"), point)
+        assert point.k == 1 or any(0 < accepted < proposed for _, proposed, accepted in rounds)
+    assert (16, 15, 15) in same(helped("right"), cross.Point(name, 15, 2, 64, 0))
 
 
 def test_a_cut_and_a_new_request_on_its_slot(folders: dict[str, Path]) -> None:
