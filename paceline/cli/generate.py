@@ -9,7 +9,16 @@ import typer
 from rich.console import Console
 
 from paceline.build import DEFAULT_MODEL, EngineOptions, TextStream, local_engine, open_text
-from paceline.cli.options import Drafter, DrafterPath, DraftTokens, MaxContext, Threads, Weights, resolve_config
+from paceline.cli.options import (
+    Drafter,
+    DrafterPath,
+    DraftHead,
+    DraftTokens,
+    MaxContext,
+    Threads,
+    Weights,
+    resolve_config,
+)
 from paceline.core.errors import ConfigError
 from paceline.core.messages import Event, Finished, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
@@ -33,6 +42,7 @@ def generate(
     drafter: Drafter = "ngram",
     drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
+    draft_head: DraftHead = "full",
     max_context: MaxContext = None,
     weights: Weights = "auto",
     threads: Threads = None,
@@ -57,6 +67,7 @@ def generate(
             drafter=drafter,
             drafter_path=drafter_path,
             draft_tokens=draft_tokens,
+            draft_head=draft_head,
             max_concurrency=1,
             max_context=max_context,
             threads=threads,
@@ -92,10 +103,11 @@ def generate(
     if json:
         typer.echo(msgspec.json.encode({"text": reply.text, "token_ids": reply.ids, **figures}).decode())
         return
+    head = f" {config.draft_head}" if config.shortlist else ""
     print()
     Console(stderr=True).print(
         f"[dim]{len(reply.ids)} tokens, {figures['decode_tokens_per_second']:.1f} tok/s, first after "
-        f"{figures['ttft_s']:.2f} s; {config.weights}, {config.drafter} K={config.draft_tokens}: "
+        f"{figures['ttft_s']:.2f} s; {config.weights}, {config.drafter} K={config.draft_tokens}{head}: "
         f"{figures['tokens_per_round']:.2f} tokens/round, {figures['accepted_tokens']} of {figures['drafted_tokens']} "
         f"drafts accepted; {figures['finish_reason']}; seed {request.sampling.seed}[/dim]",
         highlight=False,

@@ -36,6 +36,13 @@ DraftTokens = Annotated[
     int | None,
     typer.Option(help="Draft length K, 0 to 15: the most tokens guessed per round. Default 7; 0 with --drafter none."),
 ]
+DraftHead = Annotated[
+    str,
+    typer.Option(
+        help="Tokens that a model drafter chooses from: full, or shortlist:N, the N most frequent, which makes drafts cheaper "
+        "and accepted less often. shortlist alone: half of the vocabulary. No reply depends on it.",
+    ),
+]
 MaxContext = Annotated[
     int | None,
     typer.Option(help="Tokens of one request, prompt and output together. Default: the model's limit, at most 8192."),

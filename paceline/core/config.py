@@ -15,6 +15,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `model_folder` is the prepared folder (config, tokenizer, template, weights) that both processes read.
     `drafter_path` is the checkpoint folder of a drafter that has one of its own.
     `sampled_vocab`: only ids below it are sampled, since a head can have more rows than the tokenizer has tokens; 0 = all.
+    `shortlist` holds the ids, ascending, that a model drafter chooses from; empty means every id that is sampled.
     `kv_capacity` is rounded up to whole pages. `prefill_chunk` is a multiple of 64: the most prompt tokens per step.
     """
 
@@ -33,11 +34,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     drafter_path: str | None = None
     sampled_vocab: int = 0
+    shortlist: tuple[int, ...] = ()
     log_stats_interval_s: float = 5.0
 
     @property
     def pages(self) -> int:
         return -(-self.kv_capacity // PAGE_TOKENS)
+
+    @property
+    def draft_head(self) -> str:
+        """As `--draft-head` takes it, with the number of tokens."""
+        return f"shortlist:{len(self.shortlist)}" if self.shortlist else "full"
 
     def reserved_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
         """What a request holds from admission to its end: all it may ever write, and one whole window more."""

@@ -48,16 +48,29 @@ class TensorSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DraftHead:
+    """The target's head over the tokens that may be drafted: all that can be sampled, or a shortlist of these.
+
+    `ids` [N] int64, ascending. `logits`: hidden [n, d] → [n, N] fp32, column i for token ids[i]. `nbytes` is what the head
+    holds beside the target's own weights: it belongs to the drafter's.
+    """
+
+    ids: torch.Tensor
+    logits: Callable[[torch.Tensor], torch.Tensor]
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The target's parts and the sizes that a drafter may rely on.
 
-    embed [V, d]; head: hidden [n, d] → logits [n, V] fp32. Only ids below `vocab` can be sampled, so only those may be
-    drafted. `codec` is the format for the drafter's own matrices; its dtype is that of activations.
+    embed [V, d]. Only ids below `vocab` can be sampled, so `head` gives no others. `codec` is the format for the drafter's
+    own matrices; its dtype is that of activations.
     """
 
     spec: ModelSpec
     embed: torch.Tensor
-    head: Callable[[torch.Tensor], torch.Tensor]
+    head: DraftHead
     vocab: int
     codec: WeightCodec
     slots: int

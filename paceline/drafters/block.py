@@ -108,7 +108,7 @@ class BlockDrafter(ABC):
         self._lengths: dict[int, int] = {}
         self._spec = DrafterSpec(
             taps=spec.taps,
-            weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize,
+            weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize + target.head.nbytes,
             state_bytes=sum(layer.ring.nbytes for layer in self.layers),
             trained_block=spec.block,
             expected_acceptance=expected or {},
@@ -126,7 +126,7 @@ class BlockDrafter(ABC):
 
     @abstractmethod
     def _pick(self, hidden: torch.Tensor, scores: torch.Tensor, row: Want) -> list[int]:
-        """hidden [k, d] and scores [k, vocab] fp32 of a row's first k masks → k drafts."""
+        """hidden [k, d] and scores [k, N] fp32 of a row's first k masks, over the head's ids [N] → k drafts."""
 
     def _linear(self, tensors: Tensors, *names: str) -> Linear:
         codec = self.target.codec
@@ -193,8 +193,8 @@ class BlockDrafter(ABC):
         return [self._pick(h[: row.k], s[: row.k], row) for h, s, row in zip(hidden, scores, rows, strict=True)]
 
     def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[R, K, d] → [R, K, vocab] fp32: the target's head, scaled and capped; ids that cannot be sampled are cut off."""
-        logits = self.target.head(hidden.flatten(0, 1))[:, : self.target.vocab] * self.block.output_multiplier
+        """[R, K, d] → [R, K, N] fp32: the target's head over its ids [N], scaled and capped."""
+        logits = self.target.head.logits(hidden.flatten(0, 1)) * self.block.output_multiplier
         if self.block.softcap > 0:
             logits = torch.tanh(logits / self.block.softcap) * self.block.softcap
         return logits.view(*hidden.shape[:2], -1)

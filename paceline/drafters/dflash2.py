@@ -79,7 +79,8 @@ class DFlash2Drafter(BlockDrafter):
         return attention, mlp
 
     def _pick(self, hidden: torch.Tensor, scores: torch.Tensor, row: Want) -> list[int]:
-        best, ids = scores.topk(min(self.extra.candidates, scores.shape[1]), 1)  # [k, M]
+        best, at = scores.topk(min(self.extra.candidates, scores.shape[1]), 1)  # [k, M]
+        ids = self.target.head.ids[at]
         gates = hidden.float() @ self.projection.t()  # [k, r]
         drafts: list[int] = []
         for unary, candidates, gate in zip(best, ids, gates, strict=True):

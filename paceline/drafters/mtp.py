@@ -91,7 +91,7 @@ class MtpDrafter:
         self._slots: dict[int, _Slot] = {}
         self._spec = DrafterSpec(
             hidden=True,
-            weights_bytes=sum(t.numel() for t in tensors.values()) * dtype.itemsize,
+            weights_bytes=sum(t.numel() for t in tensors.values()) * dtype.itemsize + target.head.nbytes,
             state_bytes=self.kv.kv.nbytes,
             expected_acceptance=expected or {},
         )
@@ -139,9 +139,9 @@ class MtpDrafter:
         active = list(range(len(rows)))
         hidden = [self._newest(row) for row in rows]
         while active:
-            logits = self.target.head(torch.stack([hidden[i] for i in active]))[:, : self.target.vocab]
+            logits = self.target.head.logits(torch.stack([hidden[i] for i in active]))
             for i, line in zip(active, logits, strict=True):
-                drafts[i].append(rows[i].view.draw(line, drafts[i], self.rule))
+                drafts[i].append(rows[i].view.draw(line, drafts[i], self.rule, self.target.head.ids))
             active = [i for i in active if len(drafts[i]) < rows[i].k]
             if active:
                 # The newest draft's pair: its own position minus one, where the head's last output stands for h.

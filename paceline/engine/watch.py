@@ -31,10 +31,16 @@ class Stated:
 
 
 class AcceptanceWatch:
-    """Judges an engine's drafter after every 1,000 drafts; `expected` as in Stated.nearest."""
+    """Judges an engine's drafter after every 1,000 drafts; `expected` as in Stated.nearest.
 
-    def __init__(self, expected: object, draft_tokens: int) -> None:
+    A card speaks of the full head: with another `draft_head` (as the flag takes it), that is the first suspect.
+    """
+
+    def __init__(self, expected: object, draft_tokens: int, draft_head: str = "full") -> None:
         self._stated = Stated.nearest(expected, draft_tokens)
+        self._fix = "check that it was made for this model"
+        if draft_head != "full":
+            self._fix = f"--draft-head {draft_head} may be too short; if not, {self._fix}"
         self._proposed = self._accepted = 0
         self.warning: str | None = None
 
@@ -55,5 +61,4 @@ class AcceptanceWatch:
         found = f"{share:.1%} of the last {self._proposed} drafts were accepted"
         if stated.k is None:
             return f"{found}; the drafter does not fit this model or text: choose another --drafter, or none"
-        says = f"the drafter's card states {stated.share:.1%} for K = {stated.k}"
-        return f"{found}, {says}; check that it was made for this model"
+        return f"{found}, the drafter's card states {stated.share:.1%} for K = {stated.k}; {self._fix}"

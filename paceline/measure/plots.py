@@ -1,48 +1,12 @@
-"""The report's plots: a summary in, SVG text out. Every number comes from the summary.
-
-Colours are written as CSS variables of the page, so that one drawing serves light, dark and print; fonts come from the
-page too. The SVG carries no links, no scripts and no styles of its own.
-"""
-
-import io
-import re
-from typing import Any
+"""The report's plots: a summary in, SVG elements of the page out. Every number comes from the summary."""
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.typing import RcKeyType
 
+from paceline.measure.drawing import MUTED, SERIES, STYLE, SURFACE, label_axes, page_element, series_colour, svg_of
 from paceline.measure.stats import Figures
 from paceline.measure.summary import Cell, Summary, speed
-
-SERIES = 7
-# Stand-ins that no drawing uses otherwise; `_svg` replaces them with the page's variables.
-_INK, _MUTED, _GRID, _SURFACE = "#010101", "#020202", "#030303", "#040404"
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "grid", _SURFACE: "surface"} | {
-    f"#0a0a{i:02x}": f"s{i}" for i in range(SERIES)
-}
-_STYLE: dict[RcKeyType, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "paceline",
-    "font.size": 9.5,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _MUTED,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.linewidth": 0.8,
-    "text.color": _INK,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.8,
-    "figure.constrained_layout.wspace": 0.06,
-}
 
 
 def series_index(k: int, ks: list[int]) -> int:
@@ -54,7 +18,7 @@ def series_index(k: int, ks: list[int]) -> int:
 def scaling_plot(summary: Summary) -> str:
     """tok/s against C, a line per K, and the ideal line: the first cell's speed times the growth of C."""
     ks, cs = _axes_values(summary)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(5.6, 3.6), layout="constrained")
         ax = figure.subplots()
         for k in ks:
@@ -64,11 +28,11 @@ def scaling_plot(summary: Summary) -> str:
         base = _base(summary)
         if base is not None and len(cs) > 1:
             ideal = [speed(base) * c / base.point.concurrency for c in cs]
-            ax.plot(cs, ideal, color=_MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
+            ax.plot(cs, ideal, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
         ax.set_xticks(cs, [str(c) for c in cs])
         ax.set_xlim(0, max(cs) * 1.06)
         ax.set_ylim(bottom=0)
-        _label(ax, "concurrent requests C", "tok/s, all streams")
+        label_axes(ax, "concurrent requests C", "tok/s, all streams")
         return _svg(figure, "Throughput against concurrency, one line per draft length")
 
 
@@ -86,7 +50,7 @@ def acceptance_plot(summary: Summary) -> str:
     ks, cs = _axes_values(summary)
     columns = min(3, len(cs))
     rows = -(-len(cs) // columns)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(10.4, 0.5 + 2.6 * rows), layout="constrained")
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         panels: list[Axes] = list(grid.flat)
@@ -99,7 +63,7 @@ def acceptance_plot(summary: Summary) -> str:
             ax.set_title(f"C = {c}")
             ax.set_xlim(-0.03, 1.03)
             ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100 %"])
-            _label(ax, "acceptance", "tok/s of one stream" if ax is panels[0] else "")
+            label_axes(ax, "acceptance", "tok/s of one stream" if ax is panels[0] else "")
         panels[0].set_ylim(0, 1.08 * max(1, *(float(ax.dataLim.y1) for ax in panels[: len(cs)])))
         return _svg(figure, "Decode speed of one stream against acceptance, a dot per workload")
 
@@ -115,7 +79,7 @@ def _acceptance_dots(ax: Axes, cell: Cell, ks: list[int]) -> None:
     ]
     if dots:
         xs, ys = zip(*dots, strict=True)
-        ax.scatter(xs, ys, s=46, color=_colour(k, ks), edgecolors=_SURFACE, linewidths=1.2, zorder=3)
+        ax.scatter(xs, ys, s=46, color=_colour(k, ks), edgecolors=SURFACE, linewidths=1.2, zorder=3)
 
 
 def workload_plot(summary: Summary, concurrency: int) -> str:
@@ -123,7 +87,7 @@ def workload_plot(summary: Summary, concurrency: int) -> str:
     ks, _ = _axes_values(summary)
     cells = [cell for cell in summary.cells if cell.point.concurrency == concurrency and cell.figures]
     names = sorted({name for cell in cells for name in cell.workloads})
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(10.4, 0.9 + len(names) * (0.24 + 0.17 * len(cells))), layout="constrained")
         panels: list[Axes] = list(figure.subplots(1, 3, sharey=True))
         titles = ("acceptance", "tokens per round", "tok/s of one stream")
@@ -147,7 +111,7 @@ def workload_plot(summary: Summary, concurrency: int) -> str:
 def waiting_plot(summary: Summary) -> str:
     """TTFT from p50 to p90 and queue from p50 to the longest, a mark per K at each C."""
     ks, cs = _axes_values(summary)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(5.6, 3.6), layout="constrained")
         panels: list[Axes] = list(figure.subplots(1, 2))
         for cell in summary.cells:
@@ -164,7 +128,7 @@ def waiting_plot(summary: Summary) -> str:
             ax.set_xticks(range(len(cs)), [str(c) for c in cs])
             ax.set_xlim(-0.5, len(cs) - 0.5)
             ax.set_ylim(0, max(ax.get_ylim()[1], 1))
-            _label(ax, "C", "ms" if ax is panels[0] else "")
+            label_axes(ax, "C", "ms" if ax is panels[0] else "")
         return _svg(figure, "Time to first token and time in the queue, by concurrency and draft length")
 
 
@@ -186,31 +150,8 @@ def _axes_values(summary: Summary) -> tuple[list[int], list[int]]:
 
 
 def _colour(k: int, ks: list[int]) -> str:
-    return f"#0a0a{series_index(k, ks):02x}"
-
-
-def _label(ax: Axes, x: str, y: str) -> None:
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
-    ax.grid(axis="y")
-    ax.tick_params(length=0)
+    return series_colour(series_index(k, ks))
 
 
 def _svg(figure: Figure, title: str) -> str:
-    """The drawing as an element for a page: no prolog, no sizes, no namespaces (HTML supplies them), no styles."""
-    sink = io.StringIO()
-    FigureCanvasSVG(figure)
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(sink, format="svg", transparent=True, metadata=nothing)
-    body = sink.getvalue()
-    body = body[body.index("<svg") :]
-    head = rf'<svg viewBox="\1" role="img" aria-label="{title}">'
-    body = re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', head, body, count=1)
-    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r" font-family: [^;\"]*;", "", body)
-    # Each drawing numbers its groups from 1; only marker and clip ids are referred to, and those are hashes.
-    body = re.sub(r'<g id="[^"]*">', "<g>", body)
-    for stand_in, name in _VARIABLES.items():
-        body = body.replace(stand_in, f"var(--{name})")
-    return body
+    return page_element(svg_of(figure), title)

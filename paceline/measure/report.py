@@ -4,12 +4,12 @@ Formats only; every number comes from the summary.
 """
 
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from paceline.measure.page import page, write_whole
 from paceline.measure.plots import acceptance_plot, ideal_label, scaling_plot, series_index, waiting_plot, workload_plot
 from paceline.measure.reqlog import field
 from paceline.measure.summary import Cell, Summary, speed
@@ -47,9 +47,7 @@ def print_summary(summary: Summary, console: Console) -> None:
 
 
 def write_report(path: Path, summary: Summary) -> None:
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(_page(summary), encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, _page(summary))
 
 
 def _row_texts(summary: Summary, cell: Cell) -> list[str]:
@@ -95,7 +93,6 @@ def _ms(seconds: float) -> str:
 
 def _page(summary: Summary) -> str:
     measured = any(cell.figures for cell in summary.cells)
-    style = (files("paceline.measure") / "report.css").read_text(encoding="utf-8")
     title = f"{escape(Path(summary.settings.model).name)}: which K at which C"
     parts = [
         f"<h1>{title}</h1><p class='sub'>{_subtitle(summary)}</p>",
@@ -110,13 +107,7 @@ def _page(summary: Summary) -> str:
         f"logs; prompts {escape(summary.fixtures_hash)}. The figures are in <code>summary.json</code> beside this "
         "file.</footer>",
     ]
-    body = "\n".join(part for part in parts if part)
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<meta name='color-scheme' content='light dark'><title>{title}</title><style>\n{style}</style></head>\n"
-        f"<body><main>\n{body}\n</main></body></html>\n"
-    )
+    return page(title, parts)
 
 
 def _subtitle(summary: Summary) -> str:

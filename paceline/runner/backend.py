@@ -11,7 +11,7 @@ from paceline.drafters.base import Drafter, Target
 from paceline.models.decoder import Codecs, Decoder
 from paceline.quant import WEIGHT_CODECS
 from paceline.runner import buffers
-from paceline.runner.drafter import build_drafter
+from paceline.runner.drafter import build_drafter, full_head, shortlist_head
 from paceline.runner.round import RoundRunner
 from paceline.runner.slots import open_slot
 from paceline.runner.weights import Weights, load_weights
@@ -31,10 +31,14 @@ class TorchBackend:
         model = Decoder(weights.spec, weights.planes, codecs, config.max_context)
         self.caches = buffers.allocate(weights.spec, config, codec.dtype)
         self.vocab = min(config.sampled_vocab or weights.spec.vocab, weights.spec.vocab)
+        if config.shortlist:
+            head = shortlist_head(config.shortlist, weights.planes["head"], codecs.head)
+        else:
+            head = full_head(model.logits, self.vocab)
         target = Target(
             spec=weights.spec,
             embed=model.embed,
-            head=model.logits,
+            head=head,
             vocab=self.vocab,
             codec=codecs.precise,
             slots=config.max_concurrency,

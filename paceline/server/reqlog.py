@@ -272,6 +272,7 @@ def _engine_values(engine: EngineConfig) -> Json:
         "threads": engine.threads,
         "speculative_backend": engine.drafter,
         "speculative_draft_window": engine.draft_tokens,
+        "draft_head": engine.draft_head,
     }
 
 
@@ -281,12 +282,12 @@ def _measured(facts: Json, configured: Json) -> Json:
 
 
 def _own_path(engine: EngineConfig, source: Json) -> str | None:
-    """The drafter's folder where it is one beside the model; None where the model brings the drafter, or it has no files."""
+    """The drafter's folder where a person gave one; None where model or package bring the drafter, or it has no files."""
     if engine.drafter_path is None:
         return None
     home = Path(str(source.get("path", engine.model_folder))).resolve()
-    shipped = (home.parent if home.is_file() else home) / "drafters"
-    return None if Path(engine.drafter_path).is_relative_to(shipped) else engine.drafter_path
+    shipped = ((home.parent if home.is_file() else home) / "drafters", Path(__file__).resolve().parents[1])
+    return None if any(map(Path(engine.drafter_path).is_relative_to, shipped)) else engine.drafter_path
 
 
 def _source(model_folder: str) -> Json:

@@ -8,6 +8,8 @@ import pytest
 
 from paceline.build import fetch_known
 
+_EMBEDDED = ("--model", "embedded", "--drafter", "mtp", "--draft-head")
+
 
 def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "paceline", *arguments]
@@ -25,8 +27,26 @@ def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--drafter", "none", "--draft-tokens", "3"], 2, ["--draft-tokens", "3", "none"]),
         (["serve", "--drafter-path", "/no/such"], 2, ["--drafter-path", "/no/such", "ngram"]),
         (["generate", "hi", "--drafter", "dflash", "--drafter-path", "/no/such"], 2, ["--drafter-path", "/no/such"]),
-        (["generate", "hi", "--drafter", "dflash2"], 2, ["--drafter", "dflash2", "--drafter-path"]),
+        (["serve", "--draft-head", "half"], 2, ["--draft-head", "half", "shortlist:N"]),
+        (
+            ["serve", "--draft-head", "shortlist", "--drafter", "ngram"],
+            2,
+            ["--draft-head", "shortlist", "ngram", "mtp"],
+        ),
+        (
+            ["serve", "--draft-head", "shortlist:9", "--drafter", "none"],
+            2,
+            ["--draft-head", "shortlist:9", "none", "mtp"],
+        ),
+        (["generate", "hi", *_EMBEDDED, "shortlist:0"], 2, ["--draft-head", "shortlist:0", "16", "4096"]),
+        (["generate", "hi", *_EMBEDDED, "shortlist:15"], 2, ["--draft-head", "shortlist:15", "16", "4096"]),
+        (["generate", "hi", *_EMBEDDED, "shortlist:4097"], 2, ["--draft-head", "shortlist:4097", "16", "4096"]),
+        (["generate", "hi", *_EMBEDDED, "shortlist:-1"], 2, ["--draft-head", "shortlist:-1", "shortlist:N"]),
+        (["generate", "hi", "--drafter", "dflash"], 2, ["--drafter", "dflash", "--drafter-path"]),
         (["serve", "--draft-tokens", "16"], 2, ["--draft-tokens", "16", "15"]),
+        (["train", "drafter", "smollm2", "--out", "x", "--kind", "eagle"], 2, ["--kind", "eagle", "dflash2"]),
+        (["train", "drafter", "smollm2", "--out", "x", "--data", "/no/such"], 2, ["--data", "/no/such", "--help"]),
+        (["train", "drafter", "smollm2", "--out", "x", "--block", "1"], 2, ["--block", "1", "at least 2"]),
         (["serve", "--weights", "int3"], 2, ["--weights", "int3", "int4"]),
         (["serve", "--max-concurrency", "0"], 2, ["--max-concurrency", "0"]),
         (["serve", "--max-context", "999999"], 2, ["--max-context", "999999", "8192"]),
@@ -48,6 +68,12 @@ def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["pull", "gpt-9"], 2, ["gpt-9", "smollm2"]),
         (["bench", "smollm2", "--draft-tokens", "a"], 2, ["--draft-tokens", "a"]),
         (["bench", "smollm2", "--concurrency", "0"], 2, ["--concurrency", "0"]),
+        (["train", "embedded"], 2, ["--out"]),
+        (["train", "embedded", "--out", "x", "--rows", "1"], 2, ["--rows", "1", "2"]),
+        (["train", "embedded", "--out", "x", "--minutes-mtp", "nan"], 2, ["--minutes-mtp", "nan", "above 0"]),
+        (["train", "embedded", "--out", "/proc/x", "--toy"], 2, ["--out", "/proc/x", "another folder"]),
+        (["train", "embedded", "--out", "/proc/x", "--data", "/none"], 2, ["--data", "/none", "gsm8k_train.jsonl"]),
+        (["train"], 2, ["command"]),
         (["fly"], 2, ["fly"]),
         ([], 2, ["command"]),
     ],

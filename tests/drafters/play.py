@@ -1,5 +1,6 @@
 """Drives a drafter by hand over a known sequence, as the runner would: prompt chunks, then rounds of given lengths."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -7,18 +8,34 @@ import torch
 from paceline.core.spec import ModelSpec
 from paceline.drafters.base import Drafter, Observed, Target, Want
 from paceline.quant import WEIGHT_CODECS
+from paceline.runner.drafter import full_head, shortlist_head
 from paceline.sampling.draft import DraftRule
 
 VOCAB = 320
 
 
-def make_target(spec: ModelSpec, k: int, slots: int = 3, max_context: int = 300, vocab: int = VOCAB) -> Target:
-    generator = torch.Generator().manual_seed(17)
-    embed = torch.randn(spec.vocab, spec.hidden, generator=generator)
-    head = torch.randn(spec.vocab, spec.hidden, generator=generator) * 0.3
-    return Target(
-        spec, embed, lambda hidden: hidden.float() @ head.T, vocab, WEIGHT_CODECS.get("fp32"), slots, max_context, k
-    )
+def make_target(
+    spec: ModelSpec,
+    k: int,
+    slots: int = 3,
+    max_context: int = 300,
+    vocab: int = VOCAB,
+    shortlist: Sequence[int] = (),
+) -> Target:
+    codec, weight = WEIGHT_CODECS.get("fp32"), head_weight(spec)
+    head = shortlist_head(shortlist, {"weight": weight}, codec) if shortlist else full_head(whole_head(spec), vocab)
+    embed = torch.randn(spec.vocab, spec.hidden, generator=torch.Generator().manual_seed(17))
+    return Target(spec, embed, head, vocab, codec, slots, max_context, k)
+
+
+def head_weight(spec: ModelSpec) -> torch.Tensor:
+    return torch.randn(spec.vocab, spec.hidden, generator=torch.Generator().manual_seed(18)) * 0.3
+
+
+def whole_head(spec: ModelSpec) -> Callable[[torch.Tensor], torch.Tensor]:
+    """All logits of the target that `make_target` makes."""
+    weight = head_weight(spec)
+    return lambda hidden: hidden.float() @ weight.T
 
 
 @dataclass

@@ -56,6 +56,14 @@ def test_the_head_in_the_checkpoint(tmp_path: Path) -> None:
     }
 
 
+def test_a_drafter_that_the_package_brings_for_a_model(tmp_path: Path) -> None:
+    config = configure(EngineOptions("smollm2", "bf16", "dflash2", threads=1))
+    assert config.drafter_path is not None and "smollm2" in config.drafter_path
+    log = RequestLog(ServerConfig(public_model_id="m", log_path=str(tmp_path / "log")), config)
+    log.server_start(Tokenizer.load(config.model_folder).generation.sampling, {})
+    assert json.loads((tmp_path / "log").read_text())["drafter"]["path"] is None
+
+
 @pytest.mark.parametrize("drafter", ["dflash", "dflash2"])
 def test_a_drafter_with_a_folder(drafter: str, tmp_path: Path) -> None:
     """The path stands there only where the folder is not the model's own, whichever way it was named."""
