@@ -20,6 +20,7 @@ from paceline.core.registry import load_object
 from paceline.drafters import DRAFTERS, WEIGHTS_FROM
 from paceline.drafters.base import WeightsFrom
 from paceline.engine.loop import Engine
+from paceline.engine.watch import Stated
 from paceline.quant import WEIGHT_CODECS
 from paceline.text.shortlist import RANKING_FILE, rank_tokens, read_ranking, required_ids
 from paceline.text.stream import TextStream
@@ -32,6 +33,7 @@ __all__ = [
     "FACTORY",
     "WEIGHT_CODECS",
     "EngineOptions",
+    "Stated",
     "TextStream",
     "cache_folder",
     "configure",

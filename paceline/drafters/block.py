@@ -108,6 +108,7 @@ class BlockDrafter(ABC):
             taps=spec.taps,
             weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize + target.head.nbytes,
             state_bytes=sum(layer.ring.nbytes for layer in self.layers),
+            trained_block=spec.block,
             expected_acceptance=expected or {},
         )
         if target.draft_tokens >= spec.block:

@@ -41,6 +41,11 @@ class Engine:
         """Something runs or waits: another `step` is due."""
         return bool(self._queue.running or self._queue.waiting)
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What the backend measured or decided; as in Ready."""
+        return self._backend.facts()
+
     def submit(self, request: Request) -> None:
         refusal = self._queue.refusal(request)
         if refusal is not None:

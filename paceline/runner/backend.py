@@ -50,13 +50,15 @@ class TorchBackend:
 
     def facts(self) -> dict[str, object]:
         kv, state = buffers.count_bytes(self.caches)
+        drafter = self.drafter.spec
         return {
             "weights_bytes": self.weights_bytes,
             "kv_bytes": kv,
             "state_bytes": state,
-            "drafter_weights_bytes": self.drafter.spec.weights_bytes,
-            "drafter_state_bytes": self.drafter.spec.state_bytes,
-            "expected_acceptance": {str(k): share for k, share in self.drafter.spec.expected_acceptance.items()},
+            "drafter_weights_bytes": drafter.weights_bytes,
+            "drafter_state_bytes": drafter.state_bytes,
+            "trained_block": drafter.trained_block,
+            "expected_acceptance": {str(k): share for k, share in drafter.expected_acceptance.items()},
             "architecture": self.spec.arch,
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),

@@ -115,7 +115,15 @@ def test_drafters_are_asked_as_if_every_draft_had_been_right() -> None:
 @pytest.fixture(scope="module", params=["mtp", "dflash2"])
 def reply(request: pytest.FixtureRequest) -> Reply:
     drafter = request.param
-    options = EngineOptions("embedded", "bf16", drafter, None, PAIRS[drafter], 1, 1024, threads=1)
+    options = EngineOptions(
+        model="embedded",
+        weights="bf16",
+        drafter=drafter,
+        draft_tokens=PAIRS[drafter],
+        max_concurrency=1,
+        max_context=1024,
+        threads=1,
+    )
     config = configure(options)
     story = msgspec.structs.replace(requests(config, "standard T=1.0")[-1], max_tokens=TOKENS)
     return next(replies(config, [story]))
