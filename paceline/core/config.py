@@ -19,6 +19,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `sampled_vocab`: only ids below it are sampled, since a head can have more rows than the tokenizer has tokens; 0 = all.
     `admission` "reserve" takes all pages that a request may ever need when it takes a slot, "on-demand" as it grows.
     `state_checkpoints` are the places for copies of a slot's state, from which prefixes and paused requests go on.
+    `shortlist` holds the ids, ascending, that a model drafter chooses from; empty means every id that is sampled.
     `kv_capacity` is rounded up to whole pages. `prefill_chunk` is a multiple of 64: the most prompt tokens per step.
     """
 
@@ -40,11 +41,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = True
     state_checkpoints: int = 0
     sampled_vocab: int = 0
+    shortlist: tuple[int, ...] = ()
     log_stats_interval_s: float = 5.0
 
     @property
     def pages(self) -> int:
         return -(-self.kv_capacity // PAGE_TOKENS)
+
+    @property
+    def draft_head(self) -> str:
+        """As `--draft-head` takes it, with the number of tokens."""
+        return f"shortlist:{len(self.shortlist)}" if self.shortlist else "full"
 
     def most_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
         """What a request may ever hold: all it may write, and one whole window more."""

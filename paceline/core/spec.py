@@ -70,6 +70,7 @@ class DrafterSpec:
     `taps`: target blocks (0-based) whose residual output it is given, concatenated in this order. `hidden`: whether it is
     given the target's hidden state after the final norm. `state_bytes` counts all slots together. `expected_acceptance`
     maps a draft length K to accepted / proposed as the drafter's card states it; empty where it states nothing.
+    `trained_block` is γ, the tokens of the blocks that it was trained on, anchor included; None where it has no blocks.
     """
 
     taps: tuple[int, ...] = ()
@@ -77,4 +78,5 @@ class DrafterSpec:
     slot_state: bool = False
     weights_bytes: int = 0
     state_bytes: int = 0
+    trained_block: int | None = None
     expected_acceptance: dict[int, float] = field(default_factory=dict)

@@ -48,17 +48,30 @@ class TensorSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DraftHead:
+    """The target's head over the tokens that may be drafted: all that can be sampled, or a shortlist of these.
+
+    `ids` [N] int64, ascending. `logits`: hidden [n, d] → [n, N] fp32, column i for token ids[i]. `nbytes` is what the head
+    holds beside the target's own weights: it belongs to the drafter's.
+    """
+
+    ids: torch.Tensor
+    logits: Callable[[torch.Tensor], torch.Tensor]
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The target's parts and the sizes that a drafter may rely on.
 
-    embed [V, d]; head: hidden [n, d] → logits [n, V] fp32. Only ids below `vocab` can be sampled, so only those may be
-    drafted. `codec` is the format for the drafter's own matrices; its dtype is that of activations. `pages` pages of 64 tokens
-    and `checkpoints` places for a slot's state exist.
+    embed [V, d]. Only ids below `vocab` can be sampled, so `head` gives no others. `codec` is the format for the drafter's
+    own matrices; its dtype is that of activations. `pages` pages of 64 tokens and `checkpoints` places for a slot's state
+    exist.
     """
 
     spec: ModelSpec
     embed: torch.Tensor
-    head: Callable[[torch.Tensor], torch.Tensor]
+    head: DraftHead
     vocab: int
     codec: WeightCodec
     slots: int
@@ -128,6 +141,19 @@ class Drafter(Protocol):
         ...
 
     def close(self, slot: int) -> None: ...
+
+
+class TokensOnly:
+    """For drafters that hold nothing of a slot but its tokens."""
+
+    def save(self, slot: int, place: int) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+    def restore(self, slot: int, place: int) -> None:
+        pass
 
 
 Builder = Callable[[Target, "TensorSource | None"], Drafter]

@@ -29,7 +29,6 @@ from paceline.kernels.round import KvView, kv_range, page_rows
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
 from paceline.quant.base import Linear
-from paceline.sampling.draft import DraftRule
 
 Tensors = dict[str, torch.Tensor]
 Sublayer = Callable[[torch.Tensor], torch.Tensor]
@@ -143,7 +142,7 @@ class Layer:
 
 
 class BlockDrafter(ABC):
-    """Context, block forward and first scores; what to pick from them is the subclass's. `rule`: how drafts are drawn."""
+    """Context, block forward and first scores; what to pick from them is the subclass's."""
 
     def __init__(
         self,
@@ -151,9 +150,8 @@ class BlockDrafter(ABC):
         spec: BlockSpec,
         tensors: Tensors,
         expected: dict[int, float] | None = None,
-        rule: DraftRule = DraftRule.PENALISED,
     ) -> None:
-        self.target, self.block, self.rule = target, spec, rule
+        self.target, self.block = target, spec
         self.dtype = target.codec.dtype
         self.fc = self._linear(tensors, "fc")
         self.hidden_norm, self.norm = self._norm(tensors, "hidden_norm"), self._norm(tensors, "norm")
@@ -165,8 +163,9 @@ class BlockDrafter(ABC):
         self._spec = DrafterSpec(
             taps=spec.taps,
             slot_state=any(isinstance(layer.context, Ring) for layer in self.layers),
-            weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize,
+            weights_bytes=sum(t.numel() for t in tensors.values()) * self.dtype.itemsize + target.head.nbytes,
             state_bytes=sum(layer.context.nbytes for layer in self.layers),
+            trained_block=spec.block,
             expected_acceptance=expected or {},
         )
         if target.draft_tokens >= spec.block:
@@ -182,7 +181,7 @@ class BlockDrafter(ABC):
 
     @abstractmethod
     def _pick(self, hidden: torch.Tensor, scores: torch.Tensor, row: Want) -> list[int]:
-        """hidden [k, d] and scores [k, vocab] fp32 of a row's first k masks → k drafts."""
+        """hidden [k, d] and scores [k, N] fp32 of a row's first k masks, over the head's ids [N] → k drafts."""
 
     def _linear(self, tensors: Tensors, *names: str) -> Linear:
         codec = self.target.codec
@@ -263,8 +262,8 @@ class BlockDrafter(ABC):
         return [self._pick(h[: row.k], s[: row.k], row) for h, s, row in zip(hidden, scores, rows, strict=True)]
 
     def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[R, K, d] → [R, K, vocab] fp32: the target's head, scaled and capped; ids that cannot be sampled are cut off."""
-        logits = self.target.head(hidden.flatten(0, 1))[:, : self.target.vocab] * self.block.output_multiplier
+        """[R, K, d] → [R, K, N] fp32: the target's head over its ids [N], scaled and capped."""
+        logits = self.target.head.logits(hidden.flatten(0, 1)) * self.block.output_multiplier
         if self.block.softcap > 0:
             logits = torch.tanh(logits / self.block.softcap) * self.block.softcap
         return logits.view(*hidden.shape[:2], -1)

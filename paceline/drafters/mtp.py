@@ -22,7 +22,6 @@ from paceline.layers.attention import Attention, AttentionWeights
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
 from paceline.quant.base import Linear
-from paceline.sampling.draft import DraftRule
 
 _PREFIX = "mtp."
 _CARD = "paceline_mtp"
@@ -53,16 +52,13 @@ class _Segment:
 
 
 class MtpDrafter:
-    """`rule` says how drafts are drawn from the head's logits."""
-
     def __init__(
         self,
         target: Target,
         tensors: dict[str, torch.Tensor],
         expected: dict[int, float] | None = None,
-        rule: DraftRule = DraftRule.PENALISED,
     ) -> None:
-        self.target, self.rule = target, rule
+        self.target = target
         model, dtype = target.spec, target.codec.dtype
 
         def norm(name: str) -> RmsNorm:
@@ -98,7 +94,7 @@ class MtpDrafter:
         self._spec = DrafterSpec(
             hidden=True,
             slot_state=True,
-            weights_bytes=sum(t.numel() for t in tensors.values()) * dtype.itemsize,
+            weights_bytes=sum(t.numel() for t in tensors.values()) * dtype.itemsize + target.head.nbytes,
             state_bytes=self.kv.kv.nbytes,
             expected_acceptance=expected or {},
         )
@@ -161,9 +157,9 @@ class MtpDrafter:
         active = list(range(len(rows)))
         hidden = [self._newest(row) for row in rows]
         while active:
-            logits = self.target.head(torch.stack([hidden[i] for i in active]))[:, : self.target.vocab]
+            logits = self.target.head.logits(torch.stack([hidden[i] for i in active]))
             for i, line in zip(active, logits, strict=True):
-                drafts[i].append(rows[i].view.draw(line, drafts[i], self.rule))
+                drafts[i].append(rows[i].view.draw(line, drafts[i], self.target.head.ids))
             active = [i for i in active if len(drafts[i]) < rows[i].k]
             if active:
                 # The newest draft's pair: its own position minus one, where the head's last output stands for h.

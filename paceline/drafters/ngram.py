@@ -8,7 +8,7 @@ so far, which carries a repetition forward.
 from dataclasses import dataclass, field
 
 from paceline.core.spec import DrafterSpec
-from paceline.drafters.base import Observed, Target, TensorSource, Want
+from paceline.drafters.base import Observed, Target, TensorSource, TokensOnly, Want
 
 LONGEST, SHORTEST = 4, 2
 
@@ -39,7 +39,7 @@ class _History:
         return []
 
 
-class NgramDrafter:
+class NgramDrafter(TokensOnly):
     spec = DrafterSpec()
 
     def __init__(self) -> None:
@@ -48,15 +48,6 @@ class NgramDrafter:
     def open(self, slot: int, tokens: list[int], filled: int) -> None:
         self._slots[slot] = _History()
         self._slots[slot].extend(tokens)
-
-    def save(self, slot: int, place: int) -> None:
-        pass
-
-    def copy_page(self, source: int, target: int) -> None:
-        pass
-
-    def restore(self, slot: int, place: int) -> None:
-        pass
 
     def observe(self, rows: list[Observed]) -> None:
         for row in rows:

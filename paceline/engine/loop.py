@@ -1,8 +1,8 @@
 """The engine's rounds: commands in, one step of the backend at a time, events out.
 
 `step` admits, pauses what has no pages, schedules (`scheduler/`), runs the backend and applies what it returned. Commands
-take effect between steps. Every submitted request ends in exactly one Finished. It trusts the backend's finish reasons (stop ids, limits,
-context end) and knows nothing of text, sockets or processes (`process.py`). Lengths in tokens, times from `clock` in s.
+take effect between steps. Every submitted request ends in exactly one Finished. It trusts the backend's finish reasons
+(stop ids, limits, context end) and knows nothing of text, sockets or processes (`process.py`). Lengths in tokens, times from `clock` in s.
 """
 
 import time
@@ -41,6 +41,11 @@ class Engine:
     def busy(self) -> bool:
         """Something runs or waits: another `step` is due."""
         return bool(self._queue.running or self._queue.waiting)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What the backend measured or decided; as in Ready."""
+        return self._backend.facts()
 
     def submit(self, request: Request) -> None:
         refusal = self._queue.refusal(request)

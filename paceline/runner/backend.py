@@ -11,7 +11,7 @@ from paceline.drafters.base import Drafter, Target
 from paceline.models.decoder import Codecs, Decoder
 from paceline.quant import WEIGHT_CODECS
 from paceline.runner import buffers
-from paceline.runner.drafter import build_drafter
+from paceline.runner.drafter import build_drafter, full_head, shortlist_head
 from paceline.runner.round import RoundRunner
 from paceline.runner.slots import open_slot
 from paceline.runner.weights import Weights, load_weights
@@ -32,10 +32,14 @@ class TorchBackend:
         self.caches = buffers.allocate(weights.spec, config, codec.dtype)
         self.checkpoints = buffers.Checkpoints(self.caches, config.state_checkpoints)
         self.vocab = min(config.sampled_vocab or weights.spec.vocab, weights.spec.vocab)
+        if config.shortlist:
+            head = shortlist_head(config.shortlist, weights.planes["head"], codecs.head)
+        else:
+            head = full_head(model.logits, self.vocab)
         target = Target(
             spec=weights.spec,
             embed=model.embed,
-            head=model.logits,
+            head=head,
             vocab=self.vocab,
             codec=codecs.precise,
             slots=config.max_concurrency,
@@ -53,13 +57,15 @@ class TorchBackend:
 
     def facts(self) -> dict[str, object]:
         kv, state = buffers.count_bytes(self.caches)
+        drafter = self.drafter.spec
         return {
             "weights_bytes": self.weights_bytes,
             "kv_bytes": kv,
             "state_bytes": state,
-            "drafter_weights_bytes": self.drafter.spec.weights_bytes,
-            "drafter_state_bytes": self.drafter.spec.state_bytes,
-            "expected_acceptance": {str(k): share for k, share in self.drafter.spec.expected_acceptance.items()},
+            "drafter_weights_bytes": drafter.weights_bytes,
+            "drafter_state_bytes": drafter.state_bytes,
+            "trained_block": drafter.trained_block,
+            "expected_acceptance": {str(k): share for k, share in drafter.expected_acceptance.items()},
             "architecture": self.spec.arch,
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),

@@ -113,6 +113,13 @@ class RequestLog:
                     "weights_id": source.get("weights_id"),
                 },
                 "engine": {**_engine_values(engine), **_measured(facts, _engine_values(engine))},
+                "drafter": {
+                    "path": _own_path(engine, source),
+                    "weights_bytes": facts.get("drafter_weights_bytes"),
+                    "state_bytes": facts.get("drafter_state_bytes"),
+                    "trained_block": facts.get("trained_block"),
+                    "expected_acceptance": facts.get("expected_acceptance"),
+                },
                 "sampling_defaults": {**msgspec.structs.asdict(defaults), "omitted_seed": "random"},
                 "memory": {name: facts.get(name) for name in ("weights_bytes", "kv_bytes", "state_bytes")},
                 "environment": {
@@ -270,12 +277,22 @@ def _engine_values(engine: EngineConfig) -> Json:
         "threads": engine.threads,
         "speculative_backend": engine.drafter,
         "speculative_draft_window": engine.draft_tokens,
+        "draft_head": engine.draft_head,
     }
 
 
 def _measured(facts: Json, configured: Json) -> Json:
     """What the engine says that it runs goes before what it was told to run."""
     return {name: facts[name] for name in configured if facts.get(name) is not None}
+
+
+def _own_path(engine: EngineConfig, source: Json) -> str | None:
+    """The drafter's folder where a person gave one; None where model or package bring the drafter, or it has no files."""
+    if engine.drafter_path is None:
+        return None
+    home = Path(str(source.get("path", engine.model_folder))).resolve()
+    shipped = ((home.parent if home.is_file() else home) / "drafters", Path(__file__).resolve().parents[1])
+    return None if any(map(Path(engine.drafter_path).is_relative_to, shipped)) else engine.drafter_path
 
 
 def _source(model_folder: str) -> Json:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from paceline.core.errors import ConfigError
 from paceline.train.chats import PAD_ID, Chat, ask, render
 from paceline.train.workloads import MAKERS
 
@@ -26,6 +27,7 @@ _SHARES = {"structured": 24, "code": 24, "translation": 18, "reasoning": 18, "st
 _BATCH = 2000
 _OPEN_ROWS = 24
 _HELD_OUT = 50  # one prompt in that many
+_QUESTIONS, _PLAYS = "gsm8k_train.jsonl", "tinyshakespeare.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +70,30 @@ def _smalltalk(r: random.Random) -> Chat:
     return ask(hello, f"{first} {can} What would you like?")
 
 
+def check_data(folder: str) -> None:
+    """Raises ConfigError if a file of the data folder is missing."""
+    for name in (_QUESTIONS, _PLAYS):
+        if not (Path(folder) / name).is_file():
+            raise ConfigError("--data", folder, f"has no {name}; put it there, or leave --data out")
+
+
 def _data_chats(folder: Path) -> list[Chat]:
     chats = []
-    questions = folder / "gsm8k_train.jsonl"
-    if questions.exists():
-        for line in questions.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate((folder / _QUESTIONS).read_text(encoding="utf-8").splitlines(), 1):
+        try:
             pair = json.loads(line)
-            steps, _, final = pair["answer"].rpartition("\n#### ")
-            plain = "".join(part.split(">>")[-1] for part in steps.split("<<"))
-            numbered = [f"Step {i}: {text}" for i, text in enumerate(plain.splitlines(), 1)]
-            chats.append(ask(pair["question"], "\n".join([*numbered, f"Answer: {final}."])))
-    plays = folder / "tinyshakespeare.txt"
-    if plays.exists():
-        speeches = plays.read_text(encoding="utf-8").split("\n\n")
-        for at in range(0, len(speeches) - 4, 3):
-            scene, answer = "\n\n".join(speeches[at : at + 2])[:800], "\n\n".join(speeches[at + 2 : at + 4])[:800]
-            chats.append(ask(f"Continue this scene from a play.\n\n{scene}", answer))
+            question, answer = str(pair["question"]), str(pair["answer"])
+        except (ValueError, KeyError, TypeError):
+            fix = f"line {number} must be a JSON object with question and answer"
+            raise ConfigError("--data", folder / _QUESTIONS, fix) from None
+        steps, _, final = answer.rpartition("\n#### ")
+        plain = "".join(part.split(">>")[-1] for part in steps.split("<<"))
+        numbered = [f"Step {i}: {text}" for i, text in enumerate(plain.splitlines(), 1)]
+        chats.append(ask(question, "\n".join([*numbered, f"Answer: {final}."])))
+    speeches = (folder / _PLAYS).read_text(encoding="utf-8").split("\n\n")
+    for at in range(0, len(speeches) - 4, 3):
+        scene, answer = "\n\n".join(speeches[at : at + 2])[:800], "\n\n".join(speeches[at + 2 : at + 4])[:800]
+        chats.append(ask(f"Continue this scene from a play.\n\n{scene}", answer))
     return chats
 
 
@@ -149,7 +159,8 @@ def _work(job: tuple[CorpusSettings, str, int]) -> np.ndarray:
 def build(settings: CorpusSettings, tokenizer_file: Path, processes: int) -> np.ndarray:
     """All rows [n, row_tokens] int32. The data folder's chats appear twice."""
     jobs = [(settings, str(tokenizer_file), batch) for batch in range(settings.batches)]
-    if settings.data is not None and _data_chats(Path(settings.data)):
+    if settings.data is not None:
+        _data_chats(Path(settings.data))  # whatever is wrong with it is said here, not in a worker
         jobs += [(settings, str(tokenizer_file), -1)] * 2
     if processes <= 1:
         return np.concatenate([_work(job) for job in jobs])

@@ -1,12 +1,12 @@
 """A DFlash or DFlash2 drafter for a published model: prompts → target → answers → training → eval → export.
 
 The target answers the prompts itself, then a drafter learns to foresee these answers. Every stage leaves its result in the
-output folder, so that stages can run on different machines; the finished drafter is <out>/drafter.
+output folder (`stages.py`), so that stages can run on different machines; the finished drafter is <out>/drafter.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,11 @@ from paceline.train import evaluate, frozen, prompts
 from paceline.train.answers import AnswerSettings, answer_rows
 from paceline.train.block import BlockConfig, BlockDrafter
 from paceline.train.drafter_loss import DrafterLoss
-from paceline.train.export import export_drafter, load_module, parameters, save_module, write_json
+from paceline.train.export import export_drafter, load_module, parameters, save_module
 from paceline.train.generate import generate
-from paceline.train.loop import Log, LoopSettings
+from paceline.train.loop import LoopSettings
 from paceline.train.recipes.dflash import DrafterRecipe, train_drafter
+from paceline.train.stages import Report, Runner, Stage
 from paceline.train.target import Target, TargetConfig
 
 KINDS = ("dflash", "dflash2")
@@ -75,73 +76,88 @@ def default_taps(layers: int) -> tuple[int, ...]:
 
 
 class DrafterBuild:
-    """The stages over one output folder; `results` (summary.json) holds what each of them reported."""
+    """The stages of one drafter over a runner's folder. `source` is the checkpoint; `encode` makes one user turn into a
+    prompt's token ids by the model's chat template."""
 
-    def __init__(self, out: Path, plan: DrafterPlan, device: torch.device) -> None:
-        self.out, self.plan, self.device = out, plan, device
+    def __init__(self, runner: Runner, plan: DrafterPlan, device: torch.device, source: Path, encode: Encode) -> None:
+        self.runner, self.plan, self.device, self.source, self.encode = runner, plan, device, source, encode
+        self.out, self.log = runner.folder, runner.log
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        out.mkdir(parents=True, exist_ok=True)
-        self.log = Log(out / "log.jsonl")
-        summary = out / "summary.json"
-        self.results: dict[str, dict[str, object]] = json.loads(summary.read_text()) if summary.exists() else {}
 
-    def done(self, stage: str, **result: object) -> None:
-        self.results[stage] = result
-        write_json(self.out / "summary.json", self.results)
-        self.log(stage=stage, done=True, **result)
+    def run(self, wanted: Iterable[str] | None = None) -> None:
+        self.runner.run(self.stages(), self.device, wanted)
 
-    def prompts(self, folder: Path, encode: Encode) -> None:
+    def stages(self) -> list[Stage]:
+        plan = self.plan
+        # Names, not paths: another machine, where a later stage runs, has them elsewhere or not at all.
+        source = {"source": self.source.name}
+        asked = {"own": plan.own_prompts, "data": plan.data.name if plan.data else None, "held_out": plan.eval_prompts}
+        longest = {"longest": plan.row_tokens - plan.answers.new_tokens}
+        shapes = {"kind": plan.kind, "layers": plan.layers, "block": plan.block}
+        budget = {"rows": plan.rows, "anchors": plan.anchors, "loop": asdict(plan.loop)}
+        exported = ("drafter/config.json", "drafter/model.safetensors")
+        return [
+            Stage("prompts", self.prompts, source | asked | longest, ("prompts.json",)),
+            Stage("target", self.target, source, frozen.FILES),
+            Stage("answers", self.answers, asdict(plan.answers) | longest, ("answers.npy",), ("prompts", "target")),
+            Stage(
+                "train", self.train, shapes | budget, ("drafter.safetensors",), ("prompts", "target", "answers"), True
+            ),
+            Stage("eval", self.eval, {"tokens": plan.eval_tokens}, (), ("prompts", "target", "train")),
+            Stage("export", self.export, {}, exported, ("target", "train", "eval")),
+        ]
+
+    def prompts(self) -> Report:
         plan = self.plan
         longest = plan.row_tokens - plan.answers.new_tokens
-        training, kept = prompts.split(plan.own_prompts, plan.data, plan.eval_prompts, encode, longest)
-        content = {"training": training, "held_out": kept, "mask_id": _mask_id(folder)}
+        training, kept = prompts.split(plan.own_prompts, plan.data, plan.eval_prompts, self.encode, longest)
+        content = {"training": training, "held_out": kept, "mask_id": _mask_id(prepare(self.source))}
         (self.out / "prompts.json").write_text(json.dumps(content), encoding="utf-8")
-        self.done("prompts", training=len(training), held_out={kind: len(found) for kind, found in kept.items()})
+        return {"training": len(training), "held_out": {kind: len(found) for kind, found in kept.items()}}
 
     def _prompts(self) -> dict[str, object]:
         content: dict[str, object] = json.loads((self.out / "prompts.json").read_text(encoding="utf-8"))
         return content
 
-    def target(self, source: Path) -> None:
-        target = frozen.read_target(open_checkpoint(source))
+    def target(self) -> Report:
+        target = frozen.read_target(open_checkpoint(self.source))
         frozen.save_target(target, self.out)
-        self.done("target", parameters=parameters(target))
+        return {"parameters": parameters(target)}
 
     def load_target(self) -> Target:
         return frozen.load_target(self.out, self.device, self.dtype)
 
-    def answers(self) -> None:
+    def answers(self) -> Report:
         training: list[list[int]] = self._prompts()["training"]  # type: ignore[assignment]
         rows, made = answer_rows(self.load_target(), [training], self.plan.row_tokens, self.plan.answers)
         np.save(self.out / "answers.npy", rows)
-        self.done("answers", rows=len(rows), **made)
+        return {"rows": len(rows), **made}
 
     def _config(self, target: Target) -> BlockConfig:
         return block_config(target.config, self.plan, int(self._prompts()["mask_id"]))  # type: ignore[call-overload]
 
-    def train(self) -> None:
+    def train(self) -> Report:
         target, plan = self.load_target(), self.plan
         recipe = DrafterRecipe(plan.loop, self._config(target), DrafterLoss(plan.anchors), plan.rows)
         rows = np.load(self.out / "answers.npy")
-        drafter, outcome = train_drafter(plan.kind, recipe, target, rows, self.out, self.log)
+        drafter, outcome = train_drafter("train", recipe, target, rows, self.out, self.log)
         save_module(drafter, self.out / "drafter.safetensors")
-        self.done(
-            "train",
-            kind=plan.kind,
-            parameters=parameters(drafter),
-            steps=outcome.steps,
-            tokens=outcome.steps * plan.rows * plan.row_tokens,
-            seconds=round(outcome.seconds, 1),
-            loss=round(outcome.loss, 4),
+        return {
+            "kind": plan.kind,
+            "parameters": parameters(drafter),
+            "steps": outcome.steps,
+            "tokens": outcome.steps * plan.rows * plan.row_tokens,
+            "seconds": round(outcome.seconds, 1),
+            "loss": round(outcome.loss, 4),
             **outcome.figures,
-        )
+        }
 
     def load_drafter(self, target: Target) -> BlockDrafter:
         drafter = BlockDrafter(self._config(target))
         load_module(drafter, self.out / "drafter.safetensors")
         return drafter.to(self.device).eval()
 
-    def eval(self) -> None:
+    def eval(self) -> Report:
         """Acceptance at temperature 0 on the target's own replies to the held-out prompts."""
         target, kept = self.load_target(), self._prompts()["held_out"]
         assert isinstance(kept, dict)
@@ -150,26 +166,16 @@ class DrafterBuild:
             answers = generate(target, asked, self.plan.eval_tokens, torch.zeros(len(asked), device=self.device))
             replies[kind] = [evaluate.Reply(p, a) for p, a in zip(asked, answers, strict=True)]
         found = evaluate.acceptance(target, replies, evaluate.block_right(target, self.load_drafter(target)))
-        self.done("eval", **found)
+        return {self.plan.kind: found}
 
-    def export(self) -> None:
+    def export(self) -> Report:
         target = self.load_target()
-        config, folder, found = self._config(target), self.out / "drafter", self.results.get("eval", {}).get("pooled")
+        config, folder, found = self._config(target), self.out / "drafter", self.runner.results["eval"][self.plan.kind]
+        assert isinstance(found, dict)
         k = config.block - 1
-        share = {str(k): round((found["tokens_per_round"] - 1) / k, 3)} if isinstance(found, dict) else {}
+        share = {str(k): round((found["pooled"]["tokens_per_round"] - 1) / k, 3)}
         export_drafter(self.load_drafter(target), config, folder, share)
-        self.done("export", bytes=sum(file.stat().st_size for file in folder.iterdir()))
-
-    def stages(self, source: Path, encode: Encode) -> dict[str, Callable[[], None]]:
-        """`source` is the checkpoint; `encode` makes one user turn into a prompt's token ids by the model's chat template."""
-        return {
-            "prompts": lambda: self.prompts(prepare(source), encode),
-            "target": lambda: self.target(source),
-            "answers": self.answers,
-            "train": self.train,
-            "eval": self.eval,
-            "export": self.export,
-        }
+        return {"bytes": sum(file.stat().st_size for file in folder.iterdir())}
 
 
 def _mask_id(folder: Path) -> int:

@@ -11,11 +11,11 @@ from paceline.checkpoint.load import load_tensors
 from paceline.core.errors import CheckpointError
 from paceline.core.spec import LayerKind, ModelSpec
 from paceline.models import MODELS
-from paceline.train.export import load_module, save_module, write_json
+from paceline.train.export import load_module, save_module
+from paceline.train.files import write_json
 from paceline.train.target import Target, TargetConfig
 
-_SPEC = "target.json"
-_WEIGHTS = "target.safetensors"
+FILES = _SPEC, _WEIGHTS = "target.json", "target.safetensors"
 
 
 def config_of(spec: ModelSpec) -> TargetConfig:

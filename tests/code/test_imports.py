@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "memory", "text", "quant", "scheduler", "engine", "kernels", "layers", "sampling", "checkpoint", "models",
         "drafters", "runner",
     },
-    "cli": {"build", "server", "measure"},
+    "cli": {"build", "server", "measure", "train"},
     "__main__": {"cli"},
 }  # fmt: skip
 TORCH_FREE = ("core", "memory", "scheduler", "engine", "text", "server", "measure", "build", "cli")

@@ -1,5 +1,6 @@
 """Drives a drafter by hand over a known sequence, as the runner would: prompt chunks, then rounds of given lengths."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -7,28 +8,34 @@ import torch
 from paceline.core.spec import ModelSpec
 from paceline.drafters.base import Drafter, Observed, Target, Want
 from paceline.quant import WEIGHT_CODECS
-from paceline.sampling.draft import DraftRule
+from paceline.runner.drafter import full_head, shortlist_head
 
 VOCAB = 320
 SLOT_PAGES = 6
 
 
-def make_target(spec: ModelSpec, k: int, slots: int = 3, max_context: int = 300, vocab: int = VOCAB) -> Target:
-    generator = torch.Generator().manual_seed(17)
-    embed = torch.randn(spec.vocab, spec.hidden, generator=generator)
-    head = torch.randn(spec.vocab, spec.hidden, generator=generator) * 0.3
-    return Target(
-        spec,
-        embed,
-        lambda hidden: hidden.float() @ head.T,
-        vocab,
-        WEIGHT_CODECS.get("fp32"),
-        slots,
-        max_context,
-        k,
-        pages=slots * SLOT_PAGES,
-        checkpoints=2,
-    )
+def make_target(
+    spec: ModelSpec,
+    k: int,
+    slots: int = 3,
+    max_context: int = 300,
+    vocab: int = VOCAB,
+    shortlist: Sequence[int] = (),
+) -> Target:
+    codec, weight = WEIGHT_CODECS.get("fp32"), head_weight(spec)
+    head = shortlist_head(shortlist, {"weight": weight}, codec) if shortlist else full_head(whole_head(spec), vocab)
+    embed = torch.randn(spec.vocab, spec.hidden, generator=torch.Generator().manual_seed(17))
+    return Target(spec, embed, head, vocab, codec, slots, max_context, k, slots * SLOT_PAGES, 2)
+
+
+def head_weight(spec: ModelSpec) -> torch.Tensor:
+    return torch.randn(spec.vocab, spec.hidden, generator=torch.Generator().manual_seed(18)) * 0.3
+
+
+def whole_head(spec: ModelSpec) -> Callable[[torch.Tensor], torch.Tensor]:
+    """All logits of the target that `make_target` makes."""
+    weight = head_weight(spec)
+    return lambda hidden: hidden.float() @ weight.T
 
 
 @dataclass
@@ -37,7 +44,7 @@ class SpyView:
 
     seen: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
-    def draw(self, logits: torch.Tensor, drafted: list[int], rule: DraftRule, ids: torch.Tensor | None = None) -> int:
+    def draw(self, logits: torch.Tensor, drafted: list[int], ids: torch.Tensor | None = None) -> int:
         ids = torch.arange(len(logits)) if ids is None else ids
         self.seen.append((logits.clone(), ids))
         return int(ids[logits.argmax()])

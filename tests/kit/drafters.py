@@ -4,10 +4,10 @@
 """
 
 from paceline.core.spec import DrafterSpec
-from paceline.drafters.base import Observed, Want
+from paceline.drafters.base import Observed, TokensOnly, Want
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(TokensOnly):
     """`right(position in the output)` says whether that draft is the answer's token; the others are off by one."""
 
     spec = DrafterSpec()
@@ -19,15 +19,6 @@ class ScriptedDrafter:
 
     def open(self, slot: int, tokens: list[int], filled: int) -> None:
         self.seen[slot] = list(tokens)
-
-    def save(self, slot: int, place: int) -> None:
-        pass
-
-    def copy_page(self, source: int, target: int) -> None:
-        pass
-
-    def restore(self, slot: int, place: int) -> None:
-        pass
 
     def observe(self, rows: list[Observed]) -> None:
         for row in rows:

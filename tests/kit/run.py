@@ -18,11 +18,14 @@ Maker = Callable[[Target], Drafter]
 
 @dataclass
 class Reply:
+    """`rounds`: (emitted, proposed, accepted) of every round that emitted something, the prompt's last chunk included."""
+
     ids: list[int] = field(default_factory=list)
     reason: str = ""
     cached: int = 0
     miss: str = ""
     tally: Tally = field(default_factory=Tally)
+    rounds: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def run(
         elif isinstance(event, Tokens):
             replies[event.id].ids += event.ids
             replies[event.id].tally.add(len(event.ids), event.proposed, event.accepted)
+            replies[event.id].rounds.append((len(event.ids), event.proposed, event.accepted))
         elif isinstance(event, Finished):
             assert not replies[event.id].reason, "finished twice"
             replies[event.id].reason = event.reason

@@ -17,8 +17,9 @@ from paceline.train.chats import ask
 from paceline.train.corpus import is_held_out
 from paceline.train.drafter import DrafterBuild, DrafterPlan
 from paceline.train.generate import generate
-from paceline.train.loop import LoopSettings
+from paceline.train.loop import Log, LoopSettings
 from paceline.train.prompts import data_prompts, split
+from paceline.train.stages import Runner
 from paceline.train.target import Target, pack
 from tests.kit import models as kit
 
@@ -123,11 +124,11 @@ def test_every_stage_at_toy_size(model: Path, tmp_path: Path) -> None:
     plan = DrafterPlan(layers=1, own_prompts=60, row_tokens=256, rows=2, anchors=8, answers=answers, loop=loop,
                        eval_prompts=1, eval_tokens=12)  # fmt: skip
     codec = Tokenizer.from_file(str(model / "tokenizer.json"))
-    build = DrafterBuild(tmp_path / "out", plan, torch.device("cpu"))
-    for stage in build.stages(model, lambda text: [1, *codec.encode(text).ids]).values():
-        stage()
+    runner = Runner(tmp_path / "out", Log(tmp_path / "out" / "log.jsonl"))
+    DrafterBuild(runner, plan, torch.device("cpu"), model, lambda text: [1, *codec.encode(text).ids]).run()
     results = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert list(results) == ["prompts", "target", "answers", "train", "eval", "export"]
+    assert set(results["eval"]) == {"dflash2"} and "pooled" in results["eval"]["dflash2"]
     losses = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     steps = [line["loss"] for line in losses if "step" in line]
     assert steps[-1] < steps[0]

@@ -42,6 +42,6 @@ def train_drafter(
         ids, answer, docs = feed.draw()
         return drafter_loss(drafter, target, ids, answer, pack(docs, target.config, target.dtype), recipe.loss)
 
-    outcome = train(stage, drafter, loss, recipe.loop, folder, log, _TABLES)
+    outcome = train(stage, drafter, loss, recipe.loop, folder, log, _TABLES, feed.noise)
     drafter.fold()
     return drafter, outcome
