@@ -57,7 +57,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """What a request may ever hold: all it may write, and one whole window more."""
         return min(prompt_tokens + max_tokens, self.max_context) + self.draft_tokens + 1
 
-    def admitted_tokens(self, facts: int, prompt_tokens: int, max_tokens: int) -> int:
-        """What a request with `facts` tokens holds when it takes a slot: room for two more windows, or all it may ever hold."""
+    def held_tokens(self, facts: int, prompt_tokens: int, max_tokens: int) -> int:
+        """What a request with `facts` tokens holds: room for two more windows, that of this round and the drafts that follow
+        it, or all that it may ever hold."""
         most = self.most_tokens(prompt_tokens, max_tokens)
         return most if self.admission == "reserve" else min(facts + 2 * (self.draft_tokens + 1), most)

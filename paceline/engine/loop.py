@@ -2,7 +2,8 @@
 
 `step` admits, pauses what has no pages, schedules (`scheduler/`), runs the backend and applies what it returned. Commands
 take effect between steps. Every submitted request ends in exactly one Finished. It trusts the backend's finish reasons
-(stop ids, limits, context end) and knows nothing of text, sockets or processes (`process.py`). Lengths in tokens, times from `clock` in s.
+(stop ids, limits, context end) and knows nothing of text, sockets or processes (`process.py`). Lengths in tokens, times
+from `clock` in s.
 """
 
 import time

@@ -111,7 +111,7 @@ class RequestQueue:
         """A lease with what is cached of the sequence and room for the rest of it; False and no change without room."""
         request = sequence.request
         prompt_tokens = len(request.prompt)
-        wanted = self._config.admitted_tokens(sequence.facts, prompt_tokens, request.max_tokens)
+        wanted = self._config.held_tokens(sequence.facts, prompt_tokens, request.max_tokens)
         lease = self.cache.open(sequence.tokens, request.salt)
         margin = RESUME_MARGIN if sequence.told and self.running else 0
         room = len(lease.pages) + self.cache.available() >= min(_pages(wanted + margin), self.pool.total)
@@ -125,13 +125,13 @@ class RequestQueue:
         return True
 
     def grow(self, sequence: Sequence) -> bool:
-        """Pages for the sequence's next window; False when the pool has none left."""
+        """Pages for the sequence's next window and the drafts that follow it; False when the pool has none left."""
         if not sequence.caught_up or self._config.admission == "reserve":
             return True
         assert sequence.lease is not None
         request = sequence.request
-        most = self._config.most_tokens(len(request.prompt), request.max_tokens)
-        return sequence.lease.grow(min(sequence.filled + self._config.draft_tokens + 1, most))
+        prompt_tokens = len(request.prompt)
+        return sequence.lease.grow(self._config.held_tokens(sequence.filled, prompt_tokens, request.max_tokens))
 
     def by_arrival(self) -> list[Sequence]:
         return sorted(self.running.values(), key=lambda sequence: sequence.arrival)
