@@ -27,6 +27,7 @@ from paceline.core.request import Request, SamplingParams
 from paceline.engine.loop import Engine
 from paceline.runner.backend import make_backend
 
+MODEL = "smollm2"
 RESULT = Path(__file__).parent / "results" / "cpu.json"
 CHAT = "Write a short story about a fox and a raven who share a winter."
 CODE = """Add a docstring to each function. Show the whole file.
@@ -137,7 +138,7 @@ def llama_cpp_rate(config: EngineConfig, prompt: list[int]) -> float | None:
 
 def start_seconds() -> float:
     """From the command to the ready line, weights converted before."""
-    command = [sys.executable, "-m", "paceline", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "paceline", "serve", MODEL, "--port", "0"]
 
     def once() -> float:
         began = time.perf_counter()
@@ -155,7 +156,9 @@ def measure() -> dict[str, object]:
     def config(weights: str, k: int = 0, c: int = 1) -> EngineConfig:
         drafter = "ngram" if k else "none"
         return configure(
-            EngineOptions(weights=weights, drafter=drafter, draft_tokens=k, max_concurrency=c, max_context=1024)
+            EngineOptions(
+                model=MODEL, weights=weights, drafter=drafter, draft_tokens=k, max_concurrency=c, max_context=1024
+            )
         )
 
     auto = config("auto")

@@ -5,13 +5,14 @@ No torch is imported here, so the HTTP process stays small; the backend is made 
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 from paceline.checkpoint.prepare import cache_folder, prepare
-from paceline.checkpoint.pull import KNOWN, SHIPPED, Progress, pull, resolve
+from paceline.checkpoint.pull import KNOWN, SHIPPED, SHIPPED_DRAFTERS, Progress, pull, resolve
 from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.messages import Event
@@ -19,8 +20,10 @@ from paceline.core.registry import load_object
 from paceline.drafters import DRAFTERS, WEIGHTS_FROM
 from paceline.drafters.base import WeightsFrom
 from paceline.engine.loop import Engine
+from paceline.engine.watch import Stated
 from paceline.memory.layout import context_pages
 from paceline.quant import WEIGHT_CODECS
+from paceline.text.shortlist import RANKING_FILE, rank_tokens, read_ranking, required_ids
 from paceline.text.stream import TextStream
 from paceline.text.template import ChatTemplate
 from paceline.text.tokenizer import Tokenizer
@@ -31,6 +34,7 @@ __all__ = [
     "FACTORY",
     "WEIGHT_CODECS",
     "EngineOptions",
+    "Stated",
     "TextStream",
     "cache_folder",
     "configure",
@@ -40,22 +44,29 @@ __all__ = [
 ]
 
 FACTORY = "paceline.runner.backend:make_backend"
-DEFAULT_MODEL = "smollm2"
+DEFAULT_MODEL = "embedded"
+DEFAULT_DRAFTER = "ngram"
 DEFAULT_CONTEXT = 8192
 DEFAULT_DRAFT_TOKENS = 7
+# A shortlist that names no size holds this part of the vocabulary: see docs/shortlist.md.
+DEFAULT_SHORTLIST = 0.5
 # Raised when the way weights are converted changes: converted files of another layout are not read.
 WEIGHTS_LAYOUT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What a person may set; None or "auto" leaves the choice to `configure`. Lengths in tokens."""
+    """What a person may set; None or "auto" leaves the choice to `configure`. Lengths in tokens.
+
+    `draft_head` is "full", "shortlist" or "shortlist:N" with N tokens.
+    """
 
     model: str = DEFAULT_MODEL
     weights: str = "auto"
-    drafter: str = "ngram"
+    drafter: str = "auto"
     drafter_path: str | None = None
     draft_tokens: int | None = None
+    draft_head: str = "full"
     max_concurrency: int = 4
     max_context: int | None = None
     kv_capacity: int | None = None
@@ -71,12 +82,17 @@ def configure(
     _check(options)
     drafts = _draft_tokens(options)
     folder = prepare(resolve(options.model, progress=progress))
+    drafter, drafter_path = _drafter(options, folder) if drafts else ("none", None)
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not (folder / "tokenizer.json").exists():
         source = json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"]
         raise CheckpointError(f"{source}: has no tokenizer.json; add the model's tokenizer files to the folder")
     context = _context(options, drafts, _whole(model, "max_position_embeddings", folder, DEFAULT_CONTEXT))
     per_slot = context_pages(context, drafts) * PAGE_TOKENS
+    tokenizer = Tokenizer.load(folder)
+    vocab = min(tokenizer.vocab_size, _whole(model, "vocab_size", folder))
+    _check_draft_head(options.draft_head, drafter if drafts or options.drafter == "none" else None)
+    shortlist = _shortlist(options, tokenizer, vocab, _home(folder), drafter_path) if drafts else ()
     threads = options.threads or len(os.sched_getaffinity(0))
     weights = options.weights if options.weights != "auto" else _fastest_weights(folder, threads, say)
     return EngineConfig(
@@ -85,8 +101,8 @@ def configure(
         weights_file=str(folder / f"weights-{weights}-{WEIGHTS_LAYOUT}.safetensors"),
         device="cpu",
         weights=weights,
-        drafter=options.drafter if drafts else "none",
-        drafter_path=_drafter_path(options, folder) if drafts else None,
+        drafter=drafter,
+        drafter_path=drafter_path,
         draft_tokens=drafts,
         max_concurrency=options.max_concurrency,
         max_context=context,
@@ -94,7 +110,8 @@ def configure(
         kv_dtype="fp32" if weights == "fp32" else "bf16",
         prefill_chunk=options.prefill_chunk,
         threads=threads,
-        sampled_vocab=min(Tokenizer.load(folder).vocab_size, _whole(model, "vocab_size", folder)),
+        sampled_vocab=vocab,
+        shortlist=shortlist,
         log_stats_interval_s=options.log_stats_interval_s,
     )
 
@@ -113,6 +130,19 @@ def fetch_known(name: str, progress: Progress | None = None) -> Path:
     return pull(name, progress=progress)
 
 
+def resolve_model(model: str) -> Path:
+    """The checkpoint behind a MODEL argument; a known one is downloaded when it is not there."""
+    return resolve(model)
+
+
+def user_prompt_encoder(source: Path) -> Callable[[str], list[int]]:
+    """One user turn → the prompt's token ids, as the checkpoint's chat template has it."""
+    folder = prepare(source)
+    tokenizer = Tokenizer.load(folder)
+    template = ChatTemplate.load(folder, tokenizer)
+    return lambda text: tokenizer.encode(template.render([{"role": "user", "content": text}], {}))
+
+
 def open_text(config: EngineConfig) -> tuple[Tokenizer, ChatTemplate, TextStream]:
     """The tokenizer and chat template of the model, and a fresh stream from token ids to text."""
     tokenizer = Tokenizer.load(config.model_folder)
@@ -128,8 +158,8 @@ def local_engine(config: EngineConfig, publish: Callable[[Event], None]) -> Engi
 def _check(options: EngineOptions) -> None:
     if options.weights != "auto" and options.weights not in WEIGHT_CODECS:
         raise ConfigError("--weights", options.weights, f"unknown; choose one of auto, {', '.join(WEIGHT_CODECS)}")
-    if options.drafter not in DRAFTERS:
-        raise ConfigError("--drafter", options.drafter, f"unknown; choose one of {', '.join(DRAFTERS)}")
+    if options.drafter != "auto" and options.drafter not in DRAFTERS:
+        raise ConfigError("--drafter", options.drafter, f"unknown; choose one of auto, {', '.join(DRAFTERS)}")
     for flag, value in (
         ("--max-concurrency", options.max_concurrency),
         ("--kv-capacity", options.kv_capacity),
@@ -156,22 +186,67 @@ def _draft_tokens(options: EngineOptions) -> int:
     return drafts
 
 
-def _drafter_path(options: EngineOptions, folder: Path) -> str | None:
-    """The drafter's folder: the given one, else `drafters/<name>` in the target's own folder."""
-    if WEIGHTS_FROM[options.drafter] is not WeightsFrom.FOLDER:
-        if options.drafter_path is not None:
-            fix = f"the drafter {options.drafter} has no folder of its own; leave it out, or choose another --drafter"
-            raise ConfigError("--drafter-path", options.drafter_path, fix)
-        return None
-    source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
-    home = source.parent if source.is_file() else source
-    path = Path(options.drafter_path) if options.drafter_path else home / "drafters" / options.drafter
+def _drafter(options: EngineOptions, folder: Path) -> tuple[str, str | None]:
+    """Who drafts, and the drafter's folder: the given one, else `drafters/<name>` in the target's own folder or shipped for it.
+
+    "auto" takes the drafter that the model has in such a folder, the last of the table where there are several.
+    """
+    with_folder = [name for name, weights in WEIGHTS_FROM.items() if weights is WeightsFrom.FOLDER]
+    home = (SHIPPED_DRAFTERS.get(options.model) or _home(folder)) / "drafters"
+    name, given = options.drafter, options.drafter_path
+    if name == "auto":
+        if given is not None:
+            fix = f"say whose folder it is: add --drafter with one of {', '.join(with_folder)}"
+            raise ConfigError("--drafter-path", given, fix)
+        brought = [one for one in with_folder if (home / one / "config.json").is_file()]
+        name = brought[-1] if brought else DEFAULT_DRAFTER
+    if name not in with_folder:
+        if given is not None:
+            fix = f"the drafter {name} has no folder of its own; leave it out, or choose another --drafter"
+            raise ConfigError("--drafter-path", given, fix)
+        return name, None
+    path = Path(given) if given else home / name
     if (path / "config.json").is_file():
-        return str(path.resolve())
-    if options.drafter_path:
+        return name, str(path.resolve())
+    if given:
         raise ConfigError("--drafter-path", path, "holds no config.json; give the drafter's checkpoint folder")
-    fix = f"this model brings none ({path} is missing); give --drafter-path with the drafter's checkpoint folder"
-    raise ConfigError("--drafter", options.drafter, fix)
+    fix = f"this model brings none; put the drafter's checkpoint into {path}, or name its folder with --drafter-path"
+    raise ConfigError("--drafter", name, fix)
+
+
+def _home(folder: Path) -> Path:
+    """The folder where the target's own checkpoint lies."""
+    source = Path(json.loads((folder / "source.json").read_text(encoding="utf-8"))["path"])
+    return source.parent if source.is_file() else source
+
+
+def _check_draft_head(head: str, drafter: str | None) -> None:
+    """`drafter` is the one that drafts; None where nothing is drafted."""
+    if not re.fullmatch(r"full|shortlist(:[0-9]{1,9})?", head):
+        fix = "choose full, shortlist, or shortlist:N with a number of tokens, such as shortlist:8192"
+        raise ConfigError("--draft-head", head, fix)
+    if head != "full" and drafter is not None and WEIGHTS_FROM[drafter] is WeightsFrom.NOTHING:
+        others = ", ".join(name for name, weights in WEIGHTS_FROM.items() if weights is not WeightsFrom.NOTHING)
+        fix = f"the drafter {drafter} uses no head; leave it out, or choose another --drafter ({others})"
+        raise ConfigError("--draft-head", head, fix)
+
+
+def _shortlist(
+    options: EngineOptions, tokenizer: Tokenizer, vocab: int, home: Path, drafter_path: str | None
+) -> tuple[int, ...]:
+    """The ids below `vocab` that drafts come from, ascending; empty for the full head."""
+    if options.draft_head == "full":
+        return ()
+    least = sum(i < vocab for i in required_ids(tokenizer))
+    given = options.draft_head.partition(":")[2]
+    size = int(given) if given else max(int(vocab * DEFAULT_SHORTLIST), least)
+    if not least <= size <= vocab:
+        fix = f"this model's shortlists have from {least} tokens (the special ones) to {vocab}; choose such a number"
+        raise ConfigError("--draft-head", options.draft_head, fix)
+    files = [folder / RANKING_FILE for folder in (Path(drafter_path or home), home)]
+    measured = next((read_ranking(file, vocab) for file in files if file.is_file()), [])
+    ranked = [i for i in rank_tokens(tokenizer, measured) if i < vocab]
+    return tuple(sorted(ranked[:size]))
 
 
 def _context(options: EngineOptions, drafts: int, model_limit: int) -> int:

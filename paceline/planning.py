@@ -28,6 +28,7 @@ __all__ = [
     "SHAPES",
     "WEIGHT_FORMATS",
     "SubjectOptions",
+    "brought_drafter",
     "find_device",
     "find_subject",
 ]
@@ -58,6 +59,13 @@ def find_device(memory: str | None, name: str | None, left: str | None) -> Devic
     if name is not None:
         return profile(name)
     return given_memory(memory) if memory is not None else _this_machine()
+
+
+def brought_drafter(model: str) -> str | None:
+    """The drafter whose folder this model has, or that is shipped for it: the last of the table where there are several."""
+    home = open_shape(model).folder / "drafters"
+    with_folder = [name for name, weights in WEIGHTS_FROM.items() if weights is WeightsFrom.FOLDER]
+    return next((name for name in reversed(with_folder) if (home / name / "config.json").is_file()), None)
 
 
 def _this_machine() -> Device:

@@ -49,6 +49,10 @@ def qwen35_config(header: Header, rope_factors: list[float] | None) -> Config:
         raise CheckpointError(
             f"{header.path}: block_count leaves no layers besides {mtp_layers} for MTP; convert again"
         )
+    if mtp_layers and "blk.0.attn_norm.weight" not in header.tensors:
+        raise CheckpointError(
+            f"{header.path}: holds the MTP head alone, not the model; give the model's own file, converted with its head"
+        )
     rope = config["rope_parameters"]
     rope["partial_rotary_factor"] = header.count("qwen35.rope.dimension_count", head_dim // 4 or 1) / head_dim
     rope["mrope_interleaved"] = True

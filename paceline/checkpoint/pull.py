@@ -61,6 +61,8 @@ KNOWN = {
 
 # The model that the package itself ships, with its drafters.
 SHIPPED = {"embedded": Path(paceline.__file__).parent / "embedded"}
+# What the package ships for models that it does not: folders with `drafters/<name>`.
+SHIPPED_DRAFTERS = {"smollm2": Path(paceline.__file__).parent / "smollm2"}
 
 
 def resolve(model: str, cache: Path | None = None, progress: Progress | None = None) -> Path:

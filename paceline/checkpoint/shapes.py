@@ -13,7 +13,7 @@ from pathlib import Path
 import paceline
 from paceline.checkpoint.base import Config, open_checkpoint
 from paceline.checkpoint.folder_text import read_json
-from paceline.checkpoint.pull import SHIPPED
+from paceline.checkpoint.pull import SHIPPED, SHIPPED_DRAFTERS
 from paceline.checkpoint.safetensors import flat_config
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.spec import VisionSpec
@@ -61,7 +61,8 @@ def open_shape(model: str) -> Shape:
         return Shape(name, path, home, open_checkpoint(path).config(), None)
     content = config_content(file)
     vision = content.get("vision_config")
-    return Shape(name, path, file.parent, flat_config(content), None if vision is None else vision_spec(file, vision))
+    home = SHIPPED_DRAFTERS.get(model, file.parent)
+    return Shape(name, path, home, flat_config(content), None if vision is None else vision_spec(file, vision))
 
 
 def config_content(file: Path) -> Config:

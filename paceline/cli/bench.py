@@ -1,4 +1,4 @@
-"""`paceline bench`: which draft length and which concurrency to deploy a model with, measured.
+"""`paceline bench`: which drafter, draft length and concurrency to deploy a model with, measured.
 
 Turns flags into settings and prints what comes back; the campaign itself is `measure/campaign.py`.
 """
@@ -9,15 +9,33 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from paceline.core.errors import ConfigError
+from paceline.build import DEFAULT_MODEL, DRAFTERS, EngineOptions
+from paceline.cli.options import Model, resolve_config
+from paceline.measure.settings import (
+    DEFAULT_DRAFT_TOKENS,
+    BenchSettings,
+    Speculation,
+    parse_numbers,
+    parse_speculation,
+)
 
 
 def bench(
-    model: Annotated[str, typer.Argument(help="A known name (smollm2), a model folder, or a .gguf file.")],
-    drafter: Annotated[str, typer.Option(help="Who proposes the draft tokens wherever K is above 0.")] = "ngram",
+    model: Model = DEFAULT_MODEL,
+    drafter: Annotated[
+        str,
+        typer.Option(
+            help=f"Who drafts: names with commas from {', '.join(DRAFTERS)}, auto (the one that serve takes). Each is "
+            "measured with every K of --draft-tokens, or with its own: none,ngram,mtp:3,dflash2:7."
+        ),
+    ] = "auto",
     draft_tokens: Annotated[
-        str, typer.Option(help="Draft lengths K to compare. Keep 0: no speculation is what the others must beat.")
-    ] = "0,3,7",
+        str | None,
+        typer.Option(
+            help=f"Draft lengths K to compare. Default: {DEFAULT_DRAFT_TOKENS}. Keep 0: no drafts is what the others "
+            "must beat; it is measured once at each C."
+        ),
+    ] = None,
     concurrency: Annotated[
         str,
         typer.Option(help="Numbers C of requests at once. 1 is one user; more shows how the model shares the machine."),
@@ -40,7 +58,7 @@ def bench(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
 ) -> None:
-    """Measure MODEL at every K × C, and say which to deploy.
+    """Measure MODEL at every drafter × K × C, and say which to deploy.
 
     Each point boots a server, checks that it runs what was asked, and sends the same requests. Figures come from the
     server's own log. Ctrl-C stops; the same command goes on with the first point that is missing.
@@ -49,13 +67,12 @@ def bench(
     with its reason; delete its folder under points/ and repeat the command to try it again.
     """
     from paceline.measure.campaign import SUMMARY_FILE, run_bench
-    from paceline.measure.settings import BenchSettings
 
+    speculation = parse_speculation(drafter, draft_tokens)
     settings = BenchSettings(
         model=model,
-        drafter=drafter,
-        draft_tokens=_numbers("--draft-tokens", draft_tokens),
-        concurrency=_numbers("--concurrency", concurrency),
+        speculation=tuple(_checked(model, one, weights, max_context) for one in speculation),
+        concurrency=parse_numbers("--concurrency", concurrency),
         weights=weights,
         max_context=max_context,
         max_tokens=max_tokens,
@@ -71,8 +88,16 @@ def bench(
         typer.echo((folder / SUMMARY_FILE).read_text())
 
 
-def _numbers(flag: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(flag, text, "write whole numbers with commas, such as 0,3,7") from None
+def _checked(model: str, one: Speculation, weights: str, max_context: int) -> Speculation:
+    """Who would draft, "auto" decided; refuses before the first server what every server would refuse."""
+    config = resolve_config(
+        EngineOptions(
+            model=model,
+            drafter=one.drafter,
+            draft_tokens=one.draft_tokens,
+            # What auto means is for the first server to measure.
+            weights="bf16" if weights == "auto" else weights,
+            max_context=max_context,
+        )
+    )
+    return Speculation(config.drafter, config.draft_tokens)

@@ -17,7 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline import __version__
-from paceline.build import cache_folder
+from paceline.build import EngineOptions, cache_folder
+from paceline.cli.acceptance import CONCURRENCY, CONTEXT_TOKENS, Measured, measure_acceptance
+from paceline.cli.options import DrafterPath, DraftTokens, Weights, resolve_config
+from paceline.core.config import EngineConfig
+from paceline.core.errors import ConfigError, PacelineError
 from paceline.core.units import format_bytes
 
 Level = Literal["ok", "warn", "fail"]
@@ -33,13 +37,29 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def doctor(
+    model: Annotated[
+        str | None, typer.Argument(help="With --drafter: the model to check the drafter of, as in paceline serve.")
+    ] = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="Run a few prompts with this drafter, and say whether it really drafts.")
+    ] = None,
+    drafter_path: DrafterPath = None,
+    draft_tokens: DraftTokens = None,
+    weights: Weights = "auto",
     port: Annotated[int, typer.Option(help="The port that paceline serve would use.")] = 8080,
     json: Annotated[bool, typer.Option("--json", help="Print the checks as a JSON list.")] = False,
 ) -> None:
-    """Check Python, torch, the CPU, GPU and driver, memory and who holds it, disk and port; say what would fail and why."""
+    """Check Python, torch, the CPU, GPU and driver, memory and who holds it, disk and port; say what would fail and why.
+
+    With MODEL and --drafter also the drafter: a broken one changes no reply and raises no error, it is only slow. Its
+    acceptance on built-in prompts is compared with what its config states. The exit code is 1 when a check fails.
+    """
+    config = _drafting(model, drafter, drafter_path, draft_tokens, weights)
     checks: list[Check] = []
     for look in (_python, _torch, _cpu, _kernels, _gpu, _memory, _disk, lambda: _port(port)):
         checks.extend(_guarded(look))
+    if config is not None:
+        checks.append(_drafter(config))
     if json:
         typer.echo(msgspec.json.encode(checks).decode())
     else:
@@ -187,3 +207,63 @@ def _port(port: int) -> list[Check]:
             fix = "stop what uses it, or serve with another --port"
             return [Check("port", "warn", f"{port}: {error.strerror}", fix)]
     return [Check("port", "ok", f"{port} is free")]
+
+
+def _drafting(
+    model: str | None, drafter: str | None, path: str | None, draft_tokens: int | None, weights: str
+) -> EngineConfig | None:
+    """The engine to check a drafter with; None where no check was asked for."""
+    if model is None and drafter is None and path is None and draft_tokens is None:
+        return None
+    if model is None:
+        raise ConfigError("MODEL", "nothing", "name the model that the drafter is for")
+    if drafter is None or drafter == "none" or draft_tokens == 0:
+        what, value = ("--draft-tokens", draft_tokens) if draft_tokens == 0 else ("--drafter", drafter or "nothing")
+        raise ConfigError(what, value, "nothing would be drafted; name the drafter to check and a K of at least 1")
+    return resolve_config(
+        EngineOptions(
+            model=model,
+            weights=weights,
+            drafter=drafter,
+            drafter_path=path,
+            draft_tokens=draft_tokens,
+            max_concurrency=CONCURRENCY,
+            max_context=CONTEXT_TOKENS,
+        )
+    )
+
+
+def _drafter(config: EngineConfig) -> Check:
+    name = f"drafter {config.drafter}"
+    try:
+        measured = measure_acceptance(config)
+    except PacelineError as error:
+        return Check(name, "fail", str(error), "correct or replace what is named there")
+    found = _acceptance(measured, config.draft_tokens)
+    if measured.dead:
+        return Check(name, "fail", f"dead: {found}", _causes(config))
+    if measured.low:
+        fix = f"it may be weak at such text only; else {_causes(config)}"
+        return Check(name, "warn", f"low: {found}", fix)
+    return Check(name, "ok", f"ok: {found}")
+
+
+def _acceptance(measured: Measured, k: int) -> str:
+    stated = measured.stated
+    says = "its config states nothing" if stated.k is None else f"its config states {stated.share:.1%} for K={stated.k}"
+    per_round = 1 + measured.accepted / max(measured.rounds, 1)
+    return (
+        f"{measured.accepted} of {measured.proposed} drafts accepted ({measured.share:.1%}) at K={k}, "
+        f"{per_round:.2f} tokens/round; {says}"
+    )
+
+
+def _causes(config: EngineConfig) -> str:
+    """The likely ones first; which of them it is cannot be seen from the outside."""
+    text = "it was trained with another chat template or thinking mode"
+    if config.drafter_path is None:
+        return f"likely causes: the head belongs to other weights than these (a fine-tune kept the old one); {text}"
+    return (
+        "likely causes: wrong taps in its config.json (target_layer_ids count blocks from 0, in training order); wrong "
+        f"mask_token_id; it was trained for another target, or other weights of it; {text}"
+    )

@@ -9,7 +9,17 @@ import typer
 from rich.console import Console
 
 from paceline.build import DEFAULT_MODEL, EngineOptions, TextStream, local_engine, open_text
-from paceline.cli.options import Drafter, DrafterPath, DraftTokens, MaxContext, Threads, Weights, resolve_config
+from paceline.cli.options import (
+    MODEL_HELP,
+    Drafter,
+    DrafterPath,
+    DraftHead,
+    DraftTokens,
+    MaxContext,
+    Threads,
+    Weights,
+    resolve_config,
+)
 from paceline.core.errors import ConfigError
 from paceline.core.messages import Event, Finished, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
@@ -17,9 +27,7 @@ from paceline.core.request import Request, SamplingParams
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to ask. The model's chat template is applied.")],
-    model: Annotated[
-        str, typer.Option(help="A known name (smollm2), a model folder, or a .gguf file.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the reply.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy; 0 to 2.")] = 0.0,
     top_p: Annotated[
@@ -30,9 +38,10 @@ def generate(
         int | None, typer.Option(help="The same seed gives the same reply. Default: drawn, and shown.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue PROMPT as it is, without the chat template.")] = False,
-    drafter: Drafter = "ngram",
+    drafter: Drafter = "auto",
     drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
+    draft_head: DraftHead = "full",
     max_context: MaxContext = None,
     weights: Weights = "auto",
     threads: Threads = None,
@@ -57,6 +66,7 @@ def generate(
             drafter=drafter,
             drafter_path=drafter_path,
             draft_tokens=draft_tokens,
+            draft_head=draft_head,
             max_concurrency=1,
             max_context=max_context,
             threads=threads,
@@ -92,10 +102,11 @@ def generate(
     if json:
         typer.echo(msgspec.json.encode({"text": reply.text, "token_ids": reply.ids, **figures}).decode())
         return
+    head = f" {config.draft_head}" if config.shortlist else ""
     print()
     Console(stderr=True).print(
         f"[dim]{len(reply.ids)} tokens, {figures['decode_tokens_per_second']:.1f} tok/s, first after "
-        f"{figures['ttft_s']:.2f} s; {config.weights}, {config.drafter} K={config.draft_tokens}: "
+        f"{figures['ttft_s']:.2f} s; {config.weights}, {config.drafter} K={config.draft_tokens}{head}: "
         f"{figures['tokens_per_round']:.2f} tokens/round, {figures['accepted_tokens']} of {figures['drafted_tokens']} "
         f"drafts accepted; {figures['finish_reason']}; seed {request.sampling.seed}[/dim]",
         highlight=False,

@@ -14,6 +14,8 @@ from paceline.cli.generate import generate
 from paceline.cli.plan import plan
 from paceline.cli.pull import pull
 from paceline.cli.serve import serve
+from paceline.cli.train_drafter import drafter
+from paceline.cli.train_embedded import embedded
 from paceline.core.errors import ConfigError, PacelineError
 
 app = typer.Typer(
@@ -28,6 +30,10 @@ UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
 for command in (demo, serve, generate, bench, plan, pull, doctor):
     app.command()(command)
+train = typer.Typer(name="train", help="Train drafters, and the model that the package ships.", no_args_is_help=False)
+train.command()(embedded)
+train.command()(drafter)
+app.add_typer(train)
 
 
 def main() -> None:

@@ -11,7 +11,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from paceline.build import DRAFTERS, EngineOptions, configure
 from paceline.core.config import EngineConfig
 
-Model = Annotated[str, typer.Argument(help="A known name (smollm2), a Hugging Face model folder, or a .gguf file.")]
+MODEL_HELP = (
+    "A known name (embedded: the toy model of this package; smollm2: fetched, 98 MB), a Hugging Face model folder, or a "
+    ".gguf file."
+)
+Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
 Weights = Annotated[
     str,
     typer.Option(
@@ -22,8 +26,8 @@ Weights = Annotated[
 Drafter = Annotated[
     str,
     typer.Option(
-        help=f"Who drafts, one of {', '.join(DRAFTERS)}: a lookup in the text, the model's own head, or a model of its own; "
-        "none is off.",
+        help=f"Who drafts, one of {', '.join(DRAFTERS)}: nobody, a lookup in the text, the model's own head, or a model of "
+        "its own. auto: the drafter in the model's folder, or the lookup where there is none.",
     ),
 ]
 DrafterPath = Annotated[
@@ -35,6 +39,13 @@ DrafterPath = Annotated[
 DraftTokens = Annotated[
     int | None,
     typer.Option(help="Draft length K, 0 to 15: the most tokens guessed per round. Default 7; 0 with --drafter none."),
+]
+DraftHead = Annotated[
+    str,
+    typer.Option(
+        help="Tokens that a model drafter chooses from: full, or shortlist:N, the N most frequent, which makes drafts cheaper "
+        "and accepted less often. shortlist alone: half of the vocabulary. No reply depends on it.",
+    ),
 ]
 MaxContext = Annotated[
     int | None,

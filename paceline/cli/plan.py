@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from paceline.build import DEFAULT_DRAFT_TOKENS, DEFAULT_MODEL, DRAFTERS
+from paceline.build import DEFAULT_DRAFT_TOKENS, DEFAULT_DRAFTER, DEFAULT_MODEL, DRAFTERS
 from paceline.cli.plan_text import Answer, missing, print_plan, to_json
 from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS
 from paceline.core.errors import CapacityError, ConfigError
@@ -24,6 +24,7 @@ from paceline.planning import (
     SHAPES,
     WEIGHT_FORMATS,
     SubjectOptions,
+    brought_drafter,
     find_device,
     find_subject,
 )
@@ -68,7 +69,12 @@ def plan(
             "else nvfp4.",
         ),
     ] = AUTO,
-    drafter: Annotated[str, typer.Option(help=f"Who drafts, one of {', '.join(DRAFTERS)}.")] = "ngram",
+    drafter: Annotated[
+        str,
+        typer.Option(
+            help=f"Who drafts, one of {', '.join(DRAFTERS)}; auto: the drafter that MODEL brings, else the lookup in the text."
+        ),
+    ] = AUTO,
     drafter_config: Annotated[
         str | None,
         typer.Option(help="Config.json of a drafter that is a model of its own. Default: the one of MODEL."),
@@ -78,7 +84,7 @@ def plan(
     ] = None,
     vision: Annotated[bool, typer.Option("--vision", help="Plan the vision tower and its workspace too.")] = False,
     state_checkpoints: Annotated[
-        int, typer.Option(help="Copies of a slot's state kept on the device, from which a prefix can be resumed.")
+        int, typer.Option(help="Copies of a slot's state kept on the device, from which a prefix or a pause goes on.")
     ] = 0,
     prefill_chunk: Annotated[
         int | None, typer.Option(help="Most prompt tokens per round, a multiple of 64. Default: the layout's own.")
@@ -95,6 +101,8 @@ def plan(
     """
     rules = choose("--layout", layout, LAYOUTS)
     device = find_device(device_memory, profile, available_after_weights)
+    if drafter == AUTO:
+        drafter = _brought(model, drafter_config)
     if draft_tokens is None:
         draft_tokens = 0 if drafter == NONE else DEFAULT_DRAFT_TOKENS
     slots = _slots(max_concurrency)
@@ -136,6 +144,13 @@ def plan(
         print_plan(answer)
     if not answer.plan.fits:
         raise CapacityError(missing(answer))
+
+
+def _brought(model: str, drafter_config: str | None) -> str:
+    """What --drafter auto means here."""
+    if drafter_config is not None:
+        raise ConfigError("--drafter-config", drafter_config, "say whose it is: add --drafter")
+    return brought_drafter(model) or DEFAULT_DRAFTER
 
 
 def _slots(text: str) -> list[int]:

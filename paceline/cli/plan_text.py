@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
+from paceline.core.config import PAGE_TOKENS
 from paceline.core.units import exact_bytes, format_bytes
-from paceline.memory.layout import token_bytes
 from paceline.memory.plan import Plan
 from paceline.memory.plan_fit import Law
 from paceline.memory.plan_search import Cell, Largest, Planner
@@ -32,8 +32,8 @@ class Answer:
 
     @property
     def token_bytes(self) -> int:
-        subject = self.planner.subject
-        return token_bytes(subject.model, subject.kv[self.plan.demand.kv_dtype])
+        """Of a KV token, with what the drafter keeps of it."""
+        return self.planner.page_bytes(self.plan.demand) // PAGE_TOKENS
 
 
 def to_json(answer: Answer) -> dict[str, object]:
@@ -104,7 +104,8 @@ def _verdict(answer: Answer) -> str:
             f"KV capacity: {plan.kv_tokens:,} tokens = {plan.full_requests:.2f} requests of {demand.max_context:,} tokens at "
             f"once; all {demand.max_concurrency} at once have up to {answer.largest_each:,} tokens each."
         )
-    lines.append(f"A state checkpoint on the device costs {exact_bytes(plan.checkpoint_bytes)}.")
+    if plan.checkpoint_bytes:
+        lines.append(f"A state checkpoint on the device costs {exact_bytes(plan.checkpoint_bytes)}.")
     lines.append(
         f"Linear fit: {law.bytes_per_kv_token:,.0f} B a KV token, {law.bytes_per_slot:,.0f} B a slot, "
         f"{law.bytes_per_draft_token:,.0f} B a draft token of a slot; off by at most {format_bytes(law.largest_error_bytes)}."

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from paceline.build import DEFAULT_MODEL, FACTORY, EngineOptions
-from paceline.cli.options import Drafter, DrafterPath, DraftTokens, MaxContext, Model, Threads, Weights, resolve_config
+from paceline.cli.options import (
+    Drafter,
+    DrafterPath,
+    DraftHead,
+    DraftTokens,
+    MaxContext,
+    Model,
+    Threads,
+    Weights,
+    resolve_config,
+)
 from paceline.core.errors import ConfigError
 
 
@@ -17,9 +27,10 @@ def serve(
         str, typer.Option(help="Address to listen on; 0.0.0.0 for every one of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8080,
-    drafter: Drafter = "ngram",
+    drafter: Drafter = "auto",
     drafter_path: DrafterPath = None,
     draft_tokens: DraftTokens = None,
+    draft_head: DraftHead = "full",
     max_concurrency: Annotated[
         int, typer.Option(help="C: requests that run at once. More share each read of the weights; the rest queue.")
     ] = 4,
@@ -66,6 +77,7 @@ def serve(
         drafter=drafter,
         drafter_path=drafter_path,
         draft_tokens=draft_tokens,
+        draft_head=draft_head,
         max_concurrency=max_concurrency,
         max_context=max_context,
         kv_capacity=kv_capacity,

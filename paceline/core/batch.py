@@ -14,8 +14,9 @@ class Row:
     """`q_len` tokens of the sequence in `slot`, at positions start … start + q_len − 1.
 
     `known` leading tokens are facts, the rest are drafts. `tokens` are the known tokens where the host has them (prompt
-    chunks); None means the anchor that the backend sampled last. `sample_from` is the first position of the row that
-    needs logits, q_len for none. `pages` are the physical pages of the sequence, in order, enough for every position.
+    chunks, and output that is computed again); None means the anchor, the last token that was sampled. `sample_from` is the
+    first position of the row that needs logits, q_len for none. `pages` are the physical pages of the sequence, in order,
+    enough for every position.
     """
 
     slot: int
@@ -28,11 +29,27 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """A request takes a slot. `output` came out before it was paused; `filled` tokens of prompt and output are in its pages.
+
+    `restore` is the checkpoint that holds the state at `filled`; None where there is no state to hold (a fresh start, or a
+    model without any). `copy` names a page to copy, source and destination, before anything is written.
+    """
+
+    slot: int
+    request: Request
+    output: list[int] = field(default_factory=list)
+    filled: int = 0
+    restore: int | None = None
+    copy: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The rows of one step, and the requests whose slot is opened by it (each slot is opened before its first row)."""
 
     rows: list[Row]
-    opened: list[tuple[int, Request]] = field(default_factory=list)
+    opened: list[Opened] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

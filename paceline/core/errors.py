@@ -5,7 +5,8 @@ PacelineError
 ├── RequestError     an HTTP request is wrong; carries the status, the code and the field
 ├── CheckpointError  a model file is missing, cut short, or does not hold what it says
 ├── CapacityError    the model, the context or the load does not fit the device
-└── EngineError      the engine process failed; nothing is wrong with the request
+├── EngineError      the engine process failed; nothing is wrong with the request
+└── TrainingError    a training stage cannot go on
 """
 
 
@@ -46,3 +47,7 @@ class CapacityError(PacelineError):
 
 class EngineError(PacelineError):
     """The engine process died or refused; requests in flight end with this."""
+
+
+class TrainingError(PacelineError):
+    """A training stage cannot go on; the message names the stage and the fix."""

@@ -39,10 +39,17 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, tag=True):
-    """The request has a slot and pages; its prefill begins."""
+    """The request has a slot and pages; its prefill begins after the `cached` tokens of its prompt that were found.
+
+    `miss` says why no more were found, "" where nothing was missing; `differs_at` is the first position that differs from
+    what is cached, where that is known.
+    """
 
     id: int
     t: float
+    cached: int = 0
+    miss: str = ""
+    differs_at: int | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -76,7 +83,8 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     `rounds` counts forwards that held at least one decode row, `row_rounds` the decode rows in them, so
     row_rounds / rounds is the average decode batch. `decode_tokens` leaves out each request's first token, which
     belongs to its prefill. At the end of the interval: `running` requests hold a slot, `prefilling` of these are still
-    on their prompt, and `pages_used` of `pages_total` are taken.
+    on their prompt, and `pages_used` of `pages_total` are held by running requests; cached
+    pages that can be evicted are not among them.
     """
 
     interval_s: float

@@ -30,7 +30,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One accepted request. Lengths are in tokens.
 
     `max_tokens` is the output limit; the context end may come first. A token of `stop_ids` ends the output and is
-    counted, but no text is made from it; before `min_tokens` outputs the stop ids cannot be sampled.
+    counted, but no text is made from it; before `min_tokens` outputs the stop ids cannot be sampled. `boundaries` are the
+    prompt positions at which messages begin: a later request is likely to share the prompt up to one of them. Only requests
+    of equal `salt` share anything.
     """
 
     id: int
@@ -39,3 +41,5 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     min_tokens: int = 0
     stop_ids: list[int] = []
+    boundaries: list[int] = []
+    salt: bytes = b""

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from paceline.core.config import PAGE_TOKENS
-
 
 class LayerKind(StrEnum):
     FULL = "full"
@@ -82,43 +80,52 @@ class VisionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ContextSpec:
-    """What a drafter keeps for each position of a slot's context: `token_bytes` in each of `cells`.
-
-    `window` None: every position. `whole_pages`: room for the window past the context end too, in whole pages.
-    """
+    """What a drafter's layer keeps of each position: `token_bytes`. `window` None: of every position, in the sequence's pages;
+    else of the last `window` ones, in a ring of cells for each slot."""
 
     token_bytes: int
     window: int | None = None
-    whole_pages: bool = False
 
-    def cells(self, max_context: int, draft_tokens: int) -> int:
-        if self.whole_pages:
-            return -(-(max_context + draft_tokens + 1) // PAGE_TOKENS) * PAGE_TOKENS
-        return max_context if self.window is None else min(self.window, max_context)
+    def cells(self, max_context: int) -> int | None:
+        """The ring's; None in pages."""
+        return None if self.window is None else min(self.window, max_context)
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """What a drafter reads of a round, and what it holds.
+    """What a drafter reads of a round, and what it holds. `slot_state`: it holds something of a slot that is neither tokens
+    nor paged, so that a prefix can only be resumed from a checkpoint.
 
     `taps`: target blocks (0-based) whose residual output it is given, concatenated in this order. `hidden`: whether it is
-    given the target's hidden state after the final norm. `contexts`: what it keeps per slot, one entry per layer.
-    `rotary_dim`: width of its table of positions, 0 for none. `state_bytes` counts what it allocated for all slots together;
-    0 in a spec that was read from a config alone. `expected_acceptance` maps a draft length K to accepted / proposed as the
-    drafter's card states it; empty where it states nothing.
+    given the target's hidden state after the final norm. `contexts`: what it keeps of each position, one entry per layer.
+    `hidden_bytes`: a hidden state that it keeps of each slot. `rotary_dim`: width of its table of positions, 0 for none.
+    `state_bytes` counts what it allocated for all pages and slots together, `checkpoint_bytes` for all copies of slots; 0 in a
+    spec that was read from a config alone. `expected_acceptance` maps a draft length K to accepted / proposed as the drafter's
+    card states it; empty where it states nothing. `trained_block` is γ, the tokens of the blocks that it was trained on, anchor
+    included; None where it has no blocks.
     """
 
     taps: tuple[int, ...] = ()
     hidden: bool = False
+    slot_state: bool = False
     weights_bytes: int = 0
     contexts: tuple[ContextSpec, ...] = ()
+    hidden_bytes: int = 0
     rotary_dim: int = 0
     state_bytes: int = 0
+    checkpoint_bytes: int = 0
+    trained_block: int | None = None
     expected_acceptance: dict[int, float] = field(default_factory=dict)
 
-    def slot_bytes(self, max_context: int, draft_tokens: int) -> int:
-        """The context of one slot."""
-        return sum(context.token_bytes * context.cells(max_context, draft_tokens) for context in self.contexts)
+    @property
+    def token_bytes(self) -> int:
+        """What it keeps of a token in pages."""
+        return sum(context.token_bytes for context in self.contexts if context.window is None)
+
+    def slot_bytes(self, max_context: int) -> int:
+        """What it keeps of a slot besides pages. A checkpoint takes the same."""
+        rings = sum(context.token_bytes * (context.cells(max_context) or 0) for context in self.contexts)
+        return rings + self.hidden_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Drafters: one file and one line each. A name here is what `--drafter` takes."""
+"""Drafters: one file and one line each. A name here is what `--drafter` takes.
+
+Of those with a folder that a model brings, the later one in the table is the default.
+"""
 
 from paceline.core.registry import Registry
 from paceline.drafters.base import Builder, Describer, WeightsFrom

@@ -53,21 +53,37 @@ class TensorSource(ConfigSource, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DraftHead:
+    """The target's head over the tokens that may be drafted: all that can be sampled, or a shortlist of these.
+
+    `ids` [N] int64, ascending. `logits`: hidden [n, d] → [n, N] fp32, column i for token ids[i]. `nbytes` is what the head
+    holds beside the target's own weights: it belongs to the drafter's.
+    """
+
+    ids: torch.Tensor
+    logits: Callable[[torch.Tensor], torch.Tensor]
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The target's parts and the sizes that a drafter may rely on.
 
-    embed [V, d]; head: hidden [n, d] → logits [n, V] fp32. Only ids below `vocab` can be sampled, so only those may be
-    drafted. `codec` is the format for the drafter's own matrices; its dtype is that of activations.
+    embed [V, d]. Only ids below `vocab` can be sampled, so `head` gives no others. `codec` is the format for the drafter's
+    own matrices; its dtype is that of activations. `pages` pages of 64 tokens and `checkpoints` places for a slot's state
+    exist.
     """
 
     spec: ModelSpec
     embed: torch.Tensor
-    head: Callable[[torch.Tensor], torch.Tensor]
+    head: DraftHead
     vocab: int
     codec: WeightCodec
     slots: int
     max_context: int
     draft_tokens: int
+    pages: int
+    checkpoints: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,8 @@ class Observed:
 
     `tokens` stand at positions first_token …: a prompt chunk's, then those that were emitted. The last emitted one is the
     next window's anchor. taps [n, n_taps·d] and hidden [n, d] belong to the n positions start …: a whole chunk, or the
-    anchor and the accepted drafts. They are None where the drafter's spec does not ask.
+    anchor and the accepted drafts. They are None where the drafter's spec does not ask. `pages` are the sequence's, enough for
+    a whole window more.
     """
 
     slot: int
@@ -85,6 +102,7 @@ class Observed:
     start: int
     taps: torch.Tensor | None
     hidden: torch.Tensor | None
+    pages: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +114,29 @@ class Want:
     anchor: int
     position: int
     view: DraftView
+    pages: list[int]
 
 
 class Drafter(Protocol):
     @property
     def spec(self) -> DrafterSpec: ...
 
-    def open(self, slot: int) -> None:
-        """A new request takes the slot; whatever a former one left must not be seen."""
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        """A request takes the slot; whatever a former one left must not be seen. `tokens` stand before the first one that
+        will be observed: none, or what was found in the prefix cache, or came out before a pause. `filled` of them are in
+        the pages."""
+        ...
+
+    def save(self, slot: int, place: int) -> None:
+        """Copies what the slot holds besides tokens and pages."""
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies what the page holds of the drafter's."""
+        ...
+
+    def restore(self, slot: int, place: int) -> None:
+        """After `open`: the slot goes on from the copy at `place`, made when the same tokens were in the pages."""
         ...
 
     def observe(self, rows: list[Observed]) -> None: ...
@@ -113,6 +146,19 @@ class Drafter(Protocol):
         ...
 
     def close(self, slot: int) -> None: ...
+
+
+class TokensOnly:
+    """For drafters that hold nothing of a slot but its tokens."""
+
+    def save(self, slot: int, place: int) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+    def restore(self, slot: int, place: int) -> None:
+        pass
 
 
 Builder = Callable[[Target, "TensorSource | None"], Drafter]

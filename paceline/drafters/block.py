@@ -5,7 +5,7 @@ and, as context, every position before the anchor. Context keys and values come 
 c_t = norm(fc · taps_t): no input norm, residual or MLP of the drafter is on that way. They are written once, for
 positions that are facts, so nothing provisional is ever kept. The block's own keys and values live for one call.
 
-A sliding layer keeps its context in a ring of its window, a full layer in a buffer of the whole context. Norms multiply by w.
+A sliding layer keeps its context in a ring of its window by slot, a full layer in the sequence's pages. Norms multiply by w.
 Shapes: R rows (sequences), B = K + 1 block positions, H/Hk heads, D head width, d hidden.
 """
 
@@ -19,14 +19,16 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from paceline.core.config import PAGE_TOKENS
 from paceline.core.spec import DrafterSpec
 from paceline.drafters.base import Observed, Target, Want
 from paceline.drafters.block_config import BlockLayerSpec, BlockSpec, describe_block
+from paceline.kernels.paged_attn import gather_keys
 from paceline.kernels.rope import apply_, inverse_frequencies, tables
+from paceline.kernels.round import KvView, kv_range, page_rows
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
 from paceline.quant.base import Linear
-from paceline.sampling.draft import DraftRule
 
 Tensors = dict[str, torch.Tensor]
 Sublayer = Callable[[torch.Tensor], torch.Tensor]
@@ -42,30 +44,91 @@ def plain(x: torch.Tensor, sublayer: Sublayer) -> torch.Tensor:
     return sublayer(x)
 
 
-class Ring:
-    """Keys and values of one layer's context, by slot: position t lies in cell t mod `size`. k, v [S, size, Hk, D]."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a sequence's context lies: its slot and its pages."""
 
-    def __init__(self, slots: int, size: int, heads: int, width: int, dtype: torch.dtype) -> None:
+    slot: int
+    pages: list[int]
+
+
+class Ring:
+    """Keys and values of one layer's context, by slot: position t lies in cell t mod `size`. k, v [S, size, Hk, D];
+    `kept` are the copies [N, 2, size, Hk, D]."""
+
+    def __init__(self, slots: int, copies: int, size: int, heads: int, width: int, dtype: torch.dtype) -> None:
         self.size = size
         self.k, self.v = (torch.zeros(slots, size, heads, width, dtype=dtype) for _ in range(2))
+        self.kept = torch.zeros(copies, 2, size, heads, width, dtype=dtype)
 
     @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
-    def write(self, slot: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+    @property
+    def kept_bytes(self) -> int:
+        return self.kept.nbytes
+
+    def save(self, slot: int, place: int) -> None:
+        self.kept[place, 0], self.kept[place, 1] = self.k[slot], self.v[slot]
+
+    def restore(self, slot: int, place: int) -> None:
+        self.k[slot], self.v[slot] = self.kept[place]
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+    def write(self, place: Place, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """k, v [n, Hk, D] of positions start …; of more than `size` the last ones stay."""
+        slot = place.slot
         count = k.shape[0]
         kept = min(count, self.size)
         cells = torch.arange(start + count - kept, start + count) % self.size
         self.k[slot, cells] = k[count - kept :]
         self.v[slot, cells] = v[count - kept :]
 
-    def read(self, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def read(self, place: Place, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """k, v [n, Hk, D] and positions [n] of the context before `end`, in the order of the cells."""
+        slot = place.slot
         cells = torch.arange(min(end, self.size))
         positions = end - 1 - (end - 1 - cells) % self.size
         return self.k[slot, : len(cells)], self.v[slot, : len(cells)], positions
+
+
+class Paged:
+    """Keys and values of one layer's whole context, in the sequences' pages: kv [pages · 64, 2 · Hk, D]."""
+
+    def __init__(self, pages: int, heads: int, width: int, dtype: torch.dtype) -> None:
+        self.view = KvView(torch.zeros(pages * PAGE_TOKENS, 2 * heads, width, dtype=dtype))
+        self.heads = heads
+
+    @property
+    def nbytes(self) -> int:
+        return self.view.kv.nbytes
+
+    @property
+    def kept_bytes(self) -> int:
+        return 0
+
+    def save(self, slot: int, place: int) -> None:
+        pass
+
+    def restore(self, slot: int, place: int) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.view.copy_page(source, target)
+
+    def write(self, place: Place, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """k, v [n, Hk, D] of positions start …"""
+        rows = page_rows(place.pages, start, start + k.shape[0])
+        self.view.kv[torch.tensor(rows)] = torch.cat([k, v], 1)
+
+    def read(self, place: Place, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """k, v [end, Hk, D] and positions [end] of the context before `end`."""
+        keys = -(-end // PAGE_TOKENS) * PAGE_TOKENS
+        kv = gather_keys(self.view, kv_range(place.pages, keys), keys)[:end] if end else self.view.kv[:0]
+        return kv[:, : self.heads], kv[:, self.heads :], torch.arange(end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +144,13 @@ class Layer:
     out: Linear
     post_norm: RmsNorm
     mlp: Mlp
-    ring: Ring
+    context: Ring | Paged
     around_attention: Around
     around_mlp: Around
 
 
 class BlockDrafter(ABC):
-    """Context, block forward and first scores; what to pick from them is the subclass's. `rule`: how drafts are drawn."""
+    """Context, block forward and first scores; what to pick from them is the subclass's."""
 
     def __init__(
         self,
@@ -95,21 +158,24 @@ class BlockDrafter(ABC):
         spec: BlockSpec,
         tensors: Tensors,
         expected: dict[int, float] | None = None,
-        rule: DraftRule = DraftRule.PENALISED,
     ) -> None:
-        self.target, self.block, self.rule = target, spec, rule
+        self.target, self.block = target, spec
         self.dtype = target.codec.dtype
         self.fc = self._linear(tensors, "fc")
         self.hidden_norm, self.norm = self._norm(tensors, "hidden_norm"), self._norm(tensors, "norm")
         held = describe_block(spec, {name: tuple(t.shape) for name, t in tensors.items()}, self.dtype.itemsize)
-        cells = [context.cells(target.max_context, target.draft_tokens) for context in held.contexts]
+        cells = [context.cells(target.max_context) for context in held.contexts]
         self.layers = [self._layer(tensors, i, size) for i, size in enumerate(cells)]
         self.cos, self.sin = tables(
             inverse_frequencies(spec.rope), target.max_context + target.draft_tokens + 1, self.dtype
         )
         self._lengths: dict[int, int] = {}
         self._spec = replace(
-            held, state_bytes=sum(layer.ring.nbytes for layer in self.layers), expected_acceptance=expected or {}
+            held,
+            weights_bytes=held.weights_bytes + target.head.nbytes,
+            state_bytes=sum(layer.context.nbytes for layer in self.layers),
+            checkpoint_bytes=sum(layer.context.kept_bytes for layer in self.layers),
+            expected_acceptance=expected or {},
         )
         if target.draft_tokens >= spec.block:
             print(
@@ -124,7 +190,7 @@ class BlockDrafter(ABC):
 
     @abstractmethod
     def _pick(self, hidden: torch.Tensor, scores: torch.Tensor, row: Want) -> list[int]:
-        """hidden [k, d] and scores [k, vocab] fp32 of a row's first k masks → k drafts."""
+        """hidden [k, d] and scores [k, N] fp32 of a row's first k masks, over the head's ids [N] → k drafts."""
 
     def _linear(self, tensors: Tensors, *names: str) -> Linear:
         codec = self.target.codec
@@ -133,8 +199,11 @@ class BlockDrafter(ABC):
     def _norm(self, tensors: Tensors, name: str) -> RmsNorm:
         return RmsNorm(tensors[f"{name}.weight"], self.block.rms_eps, 0, self.dtype)
 
-    def _layer(self, tensors: Tensors, i: int, cells: int) -> Layer:
+    def _layer(self, tensors: Tensors, i: int, cells: int | None) -> Layer:
         spec, target, at = self.block, self.target, f"layers.{i}"
+        context: Ring | Paged = Paged(target.pages, spec.kv_heads, spec.head_dim, self.dtype)
+        if cells is not None:
+            context = Ring(target.slots, target.checkpoints, cells, spec.kv_heads, spec.head_dim, self.dtype)
         around_attention, around_mlp = self._around(tensors, i)
         mlp = Mlp(
             self._linear(tensors, f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
@@ -151,7 +220,7 @@ class BlockDrafter(ABC):
             out=self._linear(tensors, f"{at}.self_attn.o_proj"),
             post_norm=self._norm(tensors, f"{at}.post_attention_layernorm"),
             mlp=mlp,
-            ring=Ring(target.slots, cells, spec.kv_heads, spec.head_dim, self.dtype),
+            context=context,
             around_attention=around_attention,
             around_mlp=around_mlp,
         )
@@ -160,8 +229,20 @@ class BlockDrafter(ABC):
     def spec(self) -> DrafterSpec:
         return self._spec
 
-    def open(self, slot: int) -> None:
-        self._lengths[slot] = 0
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        self._lengths[slot] = filled
+
+    def save(self, slot: int, place: int) -> None:
+        for layer in self.layers:
+            layer.context.save(slot, place)
+
+    def copy_page(self, source: int, target: int) -> None:
+        for layer in self.layers:
+            layer.context.copy_page(source, target)
+
+    def restore(self, slot: int, place: int) -> None:
+        for layer in self.layers:
+            layer.context.restore(slot, place)
 
     def close(self, slot: int) -> None:
         self._lengths.pop(slot, None)
@@ -175,7 +256,7 @@ class BlockDrafter(ABC):
             keys, values = self._keys_values(layer, features, where)
             at = 0
             for row, n in zip(rows, counts, strict=True):
-                layer.ring.write(row.slot, row.start, keys[at : at + n], values[at : at + n])
+                layer.context.write(Place(row.slot, row.pages), row.start, keys[at : at + n], values[at : at + n])
                 at += n
         for row, n in zip(rows, counts, strict=True):
             assert self._lengths[row.slot] == row.start, f"slot {row.slot}: context ends at {self._lengths[row.slot]}"
@@ -189,8 +270,8 @@ class BlockDrafter(ABC):
         return [self._pick(h[: row.k], s[: row.k], row) for h, s, row in zip(hidden, scores, rows, strict=True)]
 
     def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[R, K, d] → [R, K, vocab] fp32: the target's head, scaled and capped; ids that cannot be sampled are cut off."""
-        logits = self.target.head(hidden.flatten(0, 1))[:, : self.target.vocab] * self.block.output_multiplier
+        """[R, K, d] → [R, K, N] fp32: the target's head over its ids [N], scaled and capped."""
+        logits = self.target.head.logits(hidden.flatten(0, 1)) * self.block.output_multiplier
         if self.block.softcap > 0:
             logits = torch.tanh(logits / self.block.softcap) * self.block.softcap
         return logits.view(*hidden.shape[:2], -1)
@@ -221,7 +302,7 @@ class BlockDrafter(ABC):
         out = []
         for i, row in enumerate(rows):
             assert self._lengths[row.slot] == row.position, f"slot {row.slot}: context ends elsewhere than the anchor"
-            context_k, context_v, before = layer.ring.read(row.slot, row.position)
+            context_k, context_v, before = layer.context.read(Place(row.slot, row.pages), row.position)
             keys, values = torch.cat([context_k, k[i]]), torch.cat([context_v, v[i]])
             seen = _visible(layer.spec, where[i], torch.cat([before, where[i]]))
             y = F.scaled_dot_product_attention(

@@ -218,6 +218,8 @@ def describe_block(spec: BlockSpec, tensors: Mapping[str, tuple[int, ...]], item
     return DrafterSpec(
         taps=spec.taps,
         weights_bytes=sum(prod(shape) for shape in tensors.values()) * item_bytes,
+        slot_state=any(layer.window is not None for layer in spec.layers),
         contexts=tuple(ContextSpec(token, layer.window) for layer in spec.layers),
         rotary_dim=spec.rope.rotary_dim,
+        trained_block=spec.block,
     )

@@ -14,7 +14,7 @@ class DFlashDrafter(BlockDrafter):
     def _pick(self, hidden: torch.Tensor, scores: torch.Tensor, row: Want) -> list[int]:
         drafts: list[int] = []
         for line in scores:
-            drafts.append(row.view.draw(line, drafts, self.rule))
+            drafts.append(row.view.draw(line, drafts, self.target.head.ids))
         return drafts
 
 

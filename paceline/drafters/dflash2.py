@@ -13,7 +13,6 @@ from paceline.core.spec import DrafterSpec, ModelSpec
 from paceline.drafters.base import ConfigSource, Target, TensorSource, Want, expected_acceptance
 from paceline.drafters.block import Around, BlockDrafter, Sublayer, Tensors
 from paceline.drafters.block_config import BlockSpec, ConfigReader, block_tensors, describe_block, read_block_spec
-from paceline.sampling.draft import DraftRule
 
 ARCHITECTURE = "DFlash2DraftModel"
 
@@ -60,10 +59,9 @@ class DFlash2Drafter(BlockDrafter):
         extra: Extra,
         tensors: Tensors,
         expected: dict[int, float] | None = None,
-        rule: DraftRule = DraftRule.PENALISED,
     ) -> None:
         self.extra = extra
-        super().__init__(target, spec, tensors, expected, rule)
+        super().__init__(target, spec, tensors, expected)
         self.predecessors = tensors["candidate_selector.predecessor_codebook"]
         self.successors = tensors["candidate_selector.successor_codebook"]
         self.projection = tensors["candidate_selector.hidden_projection.weight"].float()
@@ -80,13 +78,14 @@ class DFlash2Drafter(BlockDrafter):
         return attention, mlp
 
     def _pick(self, hidden: torch.Tensor, scores: torch.Tensor, row: Want) -> list[int]:
-        best, ids = scores.topk(min(self.extra.candidates, scores.shape[1]), 1)  # [k, M]
+        best, at = scores.topk(min(self.extra.candidates, scores.shape[1]), 1)  # [k, M]
+        ids = self.target.head.ids[at]
         gates = hidden.float() @ self.projection.t()  # [k, r]
         drafts: list[int] = []
         for unary, candidates, gate in zip(best, ids, gates, strict=True):
             previous = self.predecessors[drafts[-1] if drafts else row.anchor].float()
             follows = self.successors[candidates].float() @ (previous * gate)
-            drafts.append(row.view.draw(unary + follows, drafts, self.rule, candidates))
+            drafts.append(row.view.draw(unary + follows, drafts, candidates))
         return drafts
 
 

@@ -13,16 +13,16 @@ from math import prod
 
 import torch
 
+from paceline.core.config import PAGE_TOKENS
 from paceline.core.errors import ConfigError
 from paceline.core.spec import ContextSpec, DrafterSpec, ModelSpec
 from paceline.drafters.base import ConfigSource, Observed, Target, TensorSource, Want, expected_acceptance
 from paceline.kernels.rope import inverse_frequencies, tables
-from paceline.kernels.round import BLOCK_TOKENS, SMALL_TOKENS, KvRange, KvView, Piece, Round
+from paceline.kernels.round import BLOCK_TOKENS, SMALL_TOKENS, KvView, Piece, Round, kv_range, page_rows
 from paceline.layers.attention import Attention, AttentionWeights
 from paceline.layers.mlp import Mlp
 from paceline.layers.norm import RmsNorm
 from paceline.quant.base import Linear
-from paceline.sampling.draft import DraftRule
 
 _PREFIX = "mtp."
 _CARD = "paceline_mtp"
@@ -30,35 +30,34 @@ _CARD = "paceline_mtp"
 
 @dataclass(slots=True)
 class _Slot:
-    """`pending` is the hidden state [d] of the last position whose next token is not known yet; `out` [d] is the head's
-    normed output for the newest pair; `pairs` pairs are facts."""
+    """`pending`: the pair of the last position is not written yet. `out` [d] is the head's normed output for the newest pair;
+    `pairs` pairs are facts. `before` is the token in front of the first one that is observed."""
 
-    pending: torch.Tensor | None = None
+    pending: bool = False
     out: torch.Tensor | None = None
     pairs: int = 0
+    before: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Consecutive pairs of one slot: hidden [n, d] of positions first …, and the token after each."""
+    """Consecutive pairs of one slot: hidden [n, d] of positions first …, and the token after each; the sequence's pages."""
 
     slot: int
     first: int
     hidden: torch.Tensor
     tokens: list[int]
+    pages: list[int]
 
 
 class MtpDrafter:
-    """`rule` says how drafts are drawn from the head's logits."""
-
     def __init__(
         self,
         target: Target,
         tensors: dict[str, torch.Tensor],
         expected: dict[int, float] | None = None,
-        rule: DraftRule = DraftRule.PENALISED,
     ) -> None:
-        self.target, self.rule = target, rule
+        self.target = target
         model, dtype = target.spec, target.codec.dtype
 
         def norm(name: str) -> RmsNorm:
@@ -84,21 +83,41 @@ class MtpDrafter:
         self.mlp = Mlp(linear(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"), linear(f"{at}.mlp.down_proj"), model.ffn)
         self.norm = norm("norm.weight")
 
-        # Recursion goes up to K − 1 indices past the last context position; whole blocks, because attention reads those.
-        held = _held(model, dtype.itemsize)
-        self.places = held.contexts[0].cells(target.max_context, target.draft_tokens)
-        self.cos, self.sin = tables(inverse_frequencies(model.rope), self.places, dtype)
-        shape = (target.slots * self.places, 2 * model.kv_heads, model.head_dim)
+        # Recursion goes up to K − 1 indices past the last context position.
+        places = target.max_context + target.draft_tokens + 1
+        self.cos, self.sin = tables(inverse_frequencies(model.rope), places, dtype)
+        self.last, self.kept = (torch.zeros(n, model.hidden, dtype=dtype) for n in (target.slots, target.checkpoints))
+        shape = (target.pages * PAGE_TOKENS, 2 * model.kv_heads, model.head_dim)
         self.kv = KvView(torch.zeros(shape, dtype=dtype))
         self._slots: dict[int, _Slot] = {}
-        self._spec = replace(held, state_bytes=self.kv.kv.nbytes, expected_acceptance=expected or {})
+        held = _held(model, dtype.itemsize)
+        self._spec = replace(
+            held,
+            weights_bytes=held.weights_bytes + target.head.nbytes,
+            state_bytes=self.kv.kv.nbytes + self.last.nbytes,
+            checkpoint_bytes=self.kept.nbytes,
+            expected_acceptance=expected or {},
+        )
 
     @property
     def spec(self) -> DrafterSpec:
         return self._spec
 
-    def open(self, slot: int) -> None:
-        self._slots[slot] = _Slot()
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        self._slots[slot] = _Slot(pairs=max(filled - 1, 0), before=tokens[-1] if tokens else -1)
+
+    def save(self, slot: int, place: int) -> None:
+        state = self._slots[slot]
+        assert state.pending or state.pairs, f"slot {slot}: nothing was observed"
+        self.kept[place] = self.last[slot]
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.kv.copy_page(source, target)
+
+    def restore(self, slot: int, place: int) -> None:
+        """The pair of the last position is written again: the token after it may be another one."""
+        self.last[slot] = self.kept[place]
+        self._slots[slot].pending = True
 
     def close(self, slot: int) -> None:
         self._slots.pop(slot, None)
@@ -122,29 +141,35 @@ class MtpDrafter:
         """The pairs that a row completes. The last position of an inner chunk waits for the token after it."""
         assert row.hidden is not None
         state, hidden, first = self._slots[row.slot], row.hidden, row.start
-        if state.pending is not None:
-            hidden, first = torch.cat([state.pending[None], hidden]), first - 1
-            state.pending = None
+        if state.pending:
+            hidden, first = torch.cat([self.last[row.slot][None], hidden]), first - 1
+        self.last[row.slot] = hidden[-1]
         assert first == state.pairs, f"slot {row.slot}: pairs end at {state.pairs}, the row starts at {first}"
-        tokens = row.tokens[first + 1 - row.first_token :][: hidden.shape[0]]
-        if len(tokens) < hidden.shape[0]:
-            state.pending = hidden[-1].clone()
-        return _Segment(row.slot, first, hidden[: len(tokens)], tokens) if tokens else None
+        tokens = row.tokens if first + 1 >= row.first_token else [state.before, *row.tokens]
+        tokens = tokens[max(first + 1 - row.first_token, 0) :][: hidden.shape[0]]
+        state.pending = len(tokens) < hidden.shape[0]
+        return _Segment(row.slot, first, hidden[: len(tokens)], tokens, row.pages) if tokens else None
 
     def propose(self, rows: list[Want]) -> list[list[int]]:
         drafts: list[list[int]] = [[] for _ in rows]
         active = list(range(len(rows)))
         hidden = [self._newest(row) for row in rows]
         while active:
-            logits = self.target.head(torch.stack([hidden[i] for i in active]))[:, : self.target.vocab]
+            logits = self.target.head.logits(torch.stack([hidden[i] for i in active]))
             for i, line in zip(active, logits, strict=True):
-                drafts[i].append(rows[i].view.draw(line, drafts[i], self.rule))
+                drafts[i].append(rows[i].view.draw(line, drafts[i], self.target.head.ids))
             active = [i for i in active if len(drafts[i]) < rows[i].k]
             if active:
                 # The newest draft's pair: its own position minus one, where the head's last output stands for h.
                 out = self._run(
                     [
-                        _Segment(rows[i].slot, rows[i].position + len(drafts[i]) - 1, hidden[i][None], [drafts[i][-1]])
+                        _Segment(
+                            rows[i].slot,
+                            rows[i].position + len(drafts[i]) - 1,
+                            hidden[i][None],
+                            [drafts[i][-1]],
+                            rows[i].pages,
+                        )
                         for i in active
                     ]
                 )
@@ -170,31 +195,31 @@ class MtpDrafter:
     def _plan(self, segments: list[_Segment]) -> Round:
         ids: list[int] = []
         positions: list[torch.Tensor] = []
-        cache_rows: list[torch.Tensor] = []
+        cache_rows: list[int] = []
         pieces: list[Piece] = []
         for segment in segments:
-            base, index, end = segment.slot * self.places, segment.first + 1, segment.first + 1 + len(segment.tokens)
+            index, end = segment.first + 1, segment.first + 1 + len(segment.tokens)
             positions.append(torch.arange(index - 1, end - 1))
-            cache_rows.append(torch.arange(base + index, base + end))
+            cache_rows += page_rows(segment.pages, index, end)
             at = len(ids)
             ids += segment.tokens
             while index < end:
                 edge = min(end, (index // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
-                pieces.append(self._piece(base, at, index, edge - index))
+                pieces.append(self._piece(segment.pages, at, index, edge - index))
                 at, index = at + edge - index, edge
         where = torch.cat(positions)
         return Round(
             ids=torch.tensor(ids),
             cos=self.cos[where],
             sin=self.sin[where],
-            cache_rows=torch.cat(cache_rows),
+            cache_rows=torch.tensor(cache_rows),
             # Drafts need not be equal bit for bit, so all matrix products take the blocks that fit this many rows.
             small=len(ids) if len(ids) <= BLOCK_TOKENS else 0,
             pieces=tuple(pieces),
             rows=(),
         )
 
-    def _piece(self, base: int, at: int, index: int, count: int) -> Piece:
+    def _piece(self, pages: list[int], at: int, index: int, count: int) -> Piece:
         """`count` pairs from cache index `index` on; each sees the indices 1 … its own."""
         keys = (index // BLOCK_TOKENS + 1) * BLOCK_TOKENS
         key, last = torch.arange(keys), torch.arange(index, index + count)[:, None]
@@ -203,7 +228,7 @@ class MtpDrafter:
         small = count <= SMALL_TOKENS
         group = self.target.spec.heads // self.target.spec.kv_heads
         shaped = mask[:, None, None] if small else mask.repeat(group, 1)[None, None]
-        return Piece(0, at, index, count, small, keys, shaped, KvRange(base, None))
+        return Piece(0, at, index, count, small, keys, shaped, kv_range(pages, keys))
 
 
 def describe(target: ModelSpec, item_bytes: int, source: ConfigSource) -> DrafterSpec:
@@ -216,8 +241,10 @@ def _held(model: ModelSpec, item_bytes: int) -> DrafterSpec:
     """What a head for this target holds."""
     return DrafterSpec(
         hidden=True,
+        slot_state=True,
         weights_bytes=sum(prod(shape) for shape in wanted(model).values()) * item_bytes,
-        contexts=(ContextSpec(2 * model.kv_heads * model.head_dim * item_bytes, whole_pages=True),),
+        contexts=(ContextSpec(2 * model.kv_heads * model.head_dim * item_bytes),),
+        hidden_bytes=model.hidden * item_bytes,
         rotary_dim=model.rope.rotary_dim,
     )
 

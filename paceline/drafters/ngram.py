@@ -8,7 +8,7 @@ so far, which carries a repetition forward.
 from dataclasses import dataclass, field
 
 from paceline.core.spec import DrafterSpec
-from paceline.drafters.base import Observed, Target, TensorSource, Want
+from paceline.drafters.base import Observed, Target, TensorSource, TokensOnly, Want
 
 LONGEST, SHORTEST = 4, 2
 
@@ -39,14 +39,15 @@ class _History:
         return []
 
 
-class NgramDrafter:
+class NgramDrafter(TokensOnly):
     spec = DrafterSpec()
 
     def __init__(self) -> None:
         self._slots: dict[int, _History] = {}
 
-    def open(self, slot: int) -> None:
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
         self._slots[slot] = _History()
+        self._slots[slot].extend(tokens)
 
     def observe(self, rows: list[Observed]) -> None:
         for row in rows:

@@ -1,13 +1,13 @@
 """No speculation: every window is the anchor alone."""
 
 from paceline.core.spec import DrafterSpec
-from paceline.drafters.base import Observed, Target, TensorSource, Want
+from paceline.drafters.base import Observed, Target, TensorSource, TokensOnly, Want
 
 
-class NoDrafter:
+class NoDrafter(TokensOnly):
     spec = DrafterSpec()
 
-    def open(self, slot: int) -> None:
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
         pass
 
     def observe(self, rows: list[Observed]) -> None:

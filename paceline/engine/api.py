@@ -233,7 +233,9 @@ class EngineClient:
                 case Ready(facts):
                     self._child = child
                     self.facts = facts
-                    self._watch = AcceptanceWatch(facts.get("expected_acceptance"), self._config.draft_tokens)
+                    self._watch = AcceptanceWatch(
+                        facts.get("expected_acceptance"), self._config.draft_tokens, self._config.draft_head
+                    )
                     if not self._stopping.is_set():
                         self.state = "ready"
                     if self._first_ready is not None and not self._first_ready.done():

@@ -4,19 +4,43 @@ A wrong tap, norm or position changes no token, only the speed; this is what mak
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 FIRST_DRAFTS = 1000
 # Workloads differ by about a factor of two around a card's average; a broken head accepts next to nothing.
-_LOW_SHARE = 0.4
+_DEAD_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a drafter's card states: accepted / proposed at draft length `k`. k None and share 0 where it states nothing."""
+
+    k: int | None
+    share: float
+
+    @classmethod
+    def nearest(cls, expected: object, draft_tokens: int) -> "Stated":
+        """`expected` maps K (also as text, as JSON has it) to accepted / proposed; the K nearest to the engine's counts."""
+        by_k = {int(k): float(v) for k, v in expected.items()} if isinstance(expected, Mapping) else {}
+        k = min(by_k, key=lambda each: abs(each - draft_tokens)) if by_k else None
+        return cls(k, 0.0 if k is None else by_k[k])
+
+    def is_dead(self, share: float) -> bool:
+        """Whether a drafter of which `share` is accepted must be broken or unfit, whatever the text."""
+        return share <= _DEAD_SHARE * self.share
 
 
 class AcceptanceWatch:
-    """`expected` maps K (also as text, as JSON has it) to accepted / proposed; the nearest K to the engine's counts."""
+    """Judges an engine's drafter after every 1,000 drafts; `expected` as in Stated.nearest.
 
-    def __init__(self, expected: object, draft_tokens: int) -> None:
-        stated = {int(k): float(v) for k, v in expected.items()} if isinstance(expected, Mapping) else {}
-        self._k = min(stated, key=lambda k: abs(k - draft_tokens)) if stated else None
-        self._share = stated[self._k] if self._k is not None else 0.0
+    A card speaks of the full head: with another `draft_head` (as the flag takes it), that is the first suspect.
+    """
+
+    def __init__(self, expected: object, draft_tokens: int, draft_head: str = "full") -> None:
+        self._stated = Stated.nearest(expected, draft_tokens)
+        self._fix = "check that it was made for this model"
+        if draft_head != "full":
+            self._fix = f"--draft-head {draft_head} may be too short; if not, {self._fix}"
         self._proposed = self._accepted = 0
         self.warning: str | None = None
 
@@ -31,9 +55,10 @@ class AcceptanceWatch:
         return before is None and self.warning is not None
 
     def _judge(self, share: float) -> str | None:
-        if share > _LOW_SHARE * self._share:
+        stated = self._stated
+        if not stated.is_dead(share):
             return None
         found = f"{share:.1%} of the last {self._proposed} drafts were accepted"
-        if self._k is None:
+        if stated.k is None:
             return f"{found}; the drafter does not fit this model or text: choose another --drafter, or none"
-        return f"{found}, the drafter's card states {self._share:.1%} for K = {self._k}; check that it was made for this model"
+        return f"{found}, the drafter's card states {stated.share:.1%} for K = {stated.k}; {self._fix}"

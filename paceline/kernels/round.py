@@ -7,8 +7,11 @@ so chunk sizes change nothing.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
+
+from paceline.core.config import PAGE_TOKENS
 
 SMALL_TOKENS = 16
 BLOCK_TOKENS = 64
@@ -39,6 +42,19 @@ class KvRange:
 
     first: int
     pages: torch.Tensor | None
+
+
+def kv_range(pages: list[int], keys: int) -> KvRange:
+    """Where the first `keys` (a multiple of 64) rows of a sequence lie, given its pages in order."""
+    used = pages[: keys // PAGE_TOKENS]
+    if used[-1] - used[0] == len(used) - 1 and all(b - a == 1 for a, b in pairwise(used)):
+        return KvRange(used[0] * PAGE_TOKENS, None)
+    return KvRange(0, torch.tensor(used))
+
+
+def page_rows(pages: list[int], start: int, end: int) -> list[int]:
+    """The rows of the flat cache that hold positions start … end − 1 of a sequence."""
+    return [pages[at // PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS for at in range(start, end)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,10 @@ class KvView:
     or infinity."""
 
     kv: torch.Tensor
+
+    def copy_page(self, source: int, target: int) -> None:
+        pages = self.kv.view(-1, PAGE_TOKENS, *self.kv.shape[1:])
+        pages[target] = pages[source]
 
 
 @dataclass(frozen=True, slots=True)

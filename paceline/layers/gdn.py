@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from paceline.core.spec import GdnSpec
 from paceline.kernels.gdn import chunked_, recurrent_
-from paceline.kernels.round import GdnView, Round, RowSpan
+from paceline.kernels.round import GdnView, Piece, Round, RowSpan
 from paceline.layers.norm import GatedRmsNorm
 from paceline.quant.base import Linear
 
@@ -35,6 +35,15 @@ class GdnWeights:
     out: Linear
 
 
+@dataclass(frozen=True, slots=True)
+class _Gates:
+    """β, the logarithm of the decay, and the decay, of all positions of a round: [T, Hv] fp32 each."""
+
+    beta: torch.Tensor
+    log_decay: torch.Tensor
+    decay: torch.Tensor
+
+
 class Gdn:
     def __init__(self, weights: GdnWeights, spec: GdnSpec) -> None:
         self.w, self.spec = weights, spec
@@ -47,28 +56,30 @@ class Gdn:
         spec = self.spec
         mixed_z = self.w.qkv_z(x, round.small)
         mixed, z = mixed_z[:, : spec.conv_channels], mixed_z[:, spec.conv_channels :]
-        gates = self.w.beta_decay(x, round.small).float()
-        beta = torch.sigmoid(gates[:, : self.lanes])
-        log_decay = self.w.decay_rate * F.softplus(gates[:, self.lanes :] + self.w.dt_bias)
-        decay = log_decay.exp()
-        heads = spec.value_heads
-        beta, log_decay, decay = beta[:, :heads], log_decay[:, :heads], decay[:, :heads]
-        out = x.new_empty(x.shape[0], heads, spec.value_dim)
+        gates = self._gates(x, round.small)
+        out = x.new_empty(x.shape[0], spec.value_heads, spec.value_dim)
         for row in round.rows:
-            self._row(row, mixed, beta, decay, log_decay, view, out)
-        y = self.w.norm(out, z.view(-1, heads, spec.value_dim))
+            self._row(row, mixed, gates, view, out)
+        y = self.w.norm(out, z.view(-1, spec.value_heads, spec.value_dim))
         return self.w.out(y.flatten(1), round.small)
 
-    def _row(
-        self,
-        row: RowSpan,
-        mixed: torch.Tensor,
-        beta: torch.Tensor,
-        decay: torch.Tensor,
-        log_decay: torch.Tensor,
-        view: GdnView,
-        out: torch.Tensor,
-    ) -> None:
+    def flush(self, view: GdnView, slot: int, replay: int) -> None:
+        """Takes the accepted drafts of the slot's last window into its state, as the next round would do first."""
+        width = self.spec.conv_width - 1
+        columns = torch.cat([view.conv[slot], view.draft_columns[slot, :replay]])
+        q, k, v = self._convolve(columns)
+        recurrent_(view.state[slot], q, k, v, view.draft_beta[slot, :replay], view.draft_decay[slot, :replay])
+        view.conv[slot] = columns[replay : replay + width]
+
+    def _gates(self, x: torch.Tensor, small: int) -> _Gates:
+        both = self.w.beta_decay(x, small).float()
+        beta = torch.sigmoid(both[:, : self.lanes])
+        log_decay = self.w.decay_rate * F.softplus(both[:, self.lanes :] + self.w.dt_bias)
+        decay, heads = log_decay.exp(), self.spec.value_heads
+        return _Gates(beta[:, :heads], log_decay[:, :heads], decay[:, :heads])
+
+    def _row(self, row: RowSpan, mixed: torch.Tensor, gates: _Gates, view: GdnView, out: torch.Tensor) -> None:
+        """mixed [T, C], out [T, Hv, Dv]. Reads and writes the slot's state."""
         slot, replay = row.slot, row.replay
         width = self.spec.conv_width - 1
         flat = [slice(piece.at, piece.at + piece.count) for piece in row.pieces]
@@ -77,48 +88,18 @@ class Gdn:
         if replay:
             q, k, v = self._convolve(columns[: width + replay])
             recurrent_(state, q, k, v, view.draft_beta[slot, :replay], view.draft_decay[slot, :replay])
-        drafts = row.q_len - row.known
-        if drafts:  # kept before the state moves on: the next call replays the accepted ones
-            start = width + replay + row.known
-            view.draft_columns[slot, :drafts] = columns[start : start + drafts]
+        end = replay + row.known
+        if row.q_len > row.known:
+            _keep(row, columns[end + width :], gates, view)
         done = 0
         for piece, at in zip(row.pieces, flat, strict=True):
-            begin = replay + done
-            q, k, v = self._convolve(columns[begin : begin + width + piece.count])
-            facts = min(max(row.known - done, 0), piece.count)
-            if not piece.small:
-                out[at] = chunked_(state, q, k, v, beta[at], log_decay[at]).to(out.dtype)
+            q, k, v = self._convolve(columns[replay + done : replay + done + piece.count + width])
+            if piece.small:
+                state = _steps(piece, row.known - done, state, (q, k, v), gates, out)
             else:
-                edge = piece.at + facts
-                if facts:
-                    self._positions(state, q, k, v, beta, decay, out, piece.at, 0, facts)
-                if facts < piece.count:
-                    state = state.clone() if done + facts == row.known else state
-                    self._positions(state, q, k, v, beta, decay, out, edge, facts, piece.count)
-                    keep = slice(done + facts - row.known, done + piece.count - row.known)
-                    view.draft_beta[slot, keep] = beta[edge : piece.at + piece.count]
-                    view.draft_decay[slot, keep] = decay[edge : piece.at + piece.count]
+                out[at] = chunked_(state, q, k, v, gates.beta[at], gates.log_decay[at]).to(out.dtype)
             done += piece.count
-        end = replay + row.known
         view.conv[slot] = columns[end : end + width]
-
-    def _positions(
-        self,
-        state: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        beta: torch.Tensor,
-        decay: torch.Tensor,
-        out: torch.Tensor,
-        at: int,
-        first: int,
-        last: int,
-    ) -> None:
-        """Positions first … last − 1 of a small piece, one by one; `at` is the flat offset of the first."""
-        span = slice(at, at + last - first)
-        o = recurrent_(state, q[first:last], k[first:last], v[first:last], beta[span], decay[span])
-        out[span] = o.to(out.dtype)
 
     def _convolve(self, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Raw columns [width − 1 + n, C] → q, k [n, Hv, Dk] normalised and repeated, v [n, Hv, Dv], fp32."""
@@ -135,6 +116,45 @@ class Gdn:
         if self.repeat > 1:
             q, k = q.repeat_interleave(self.repeat, 1), k.repeat_interleave(self.repeat, 1)
         return q, k, v.view(n, spec.value_heads, spec.value_dim)
+
+
+def _steps(
+    piece: Piece,
+    known: int,
+    state: torch.Tensor,
+    qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    gates: _Gates,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """The positions of a small piece, one by one, into out [T, Hv, Dv]; qkv are the piece's.
+
+    The first `known` move `state`. Drafts after them move a copy, which is returned for the row's next piece; below zero,
+    `state` is that copy already.
+    """
+    q, k, v = qkv
+    facts = min(max(known, 0), piece.count)
+    edge = piece.at + facts
+    if facts:
+        at = slice(piece.at, edge)
+        out[at] = recurrent_(state, q[:facts], k[:facts], v[:facts], gates.beta[at], gates.decay[at]).to(out.dtype)
+    if facts < piece.count:
+        state = state.clone() if known >= 0 else state
+        at = slice(edge, piece.at + piece.count)
+        out[at] = recurrent_(state, q[facts:], k[facts:], v[facts:], gates.beta[at], gates.decay[at]).to(out.dtype)
+    return state
+
+
+def _keep(row: RowSpan, columns: torch.Tensor, gates: _Gates, view: GdnView) -> None:
+    """Stores the inputs of the row's drafts, columns [drafts, C]: the next call replays the accepted ones."""
+    view.draft_columns[row.slot, : columns.shape[0]] = columns
+    first = -row.known  # the place of the piece's first position among the drafts
+    for piece in row.pieces:
+        facts, last = max(-first, 0), first + piece.count
+        if last > 0:
+            at = slice(piece.at + facts, piece.at + piece.count)
+            view.draft_beta[row.slot, first + facts : last] = gates.beta[at]
+            view.draft_decay[row.slot, first + facts : last] = gates.decay[at]
+        first = last
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:

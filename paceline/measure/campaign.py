@@ -21,9 +21,10 @@ from paceline.core.errors import ConfigError
 from paceline.measure.fixtures import fixtures_hash, load_workloads, make_jobs
 from paceline.measure.probe import Probe
 from paceline.measure.record import POINT_FILE, PointRecord, read_json, write_json
-from paceline.measure.report import print_summary, write_report
+from paceline.measure.report import write_report
 from paceline.measure.settings import SERVE_COMMAND, BenchSettings, Point
-from paceline.measure.summary import summarise
+from paceline.measure.summary import beyond_training, summarise
+from paceline.measure.terminal import print_summary
 
 CAMPAIGN_FILE = "campaign.json"
 SUMMARY_FILE = "summary.json"
@@ -35,7 +36,7 @@ class Campaign(msgspec.Struct, frozen=True):
     settings: BenchSettings
     fixtures_hash: str
     fingerprint: str
-    schema_version: int = 1
+    schema_version: int = 2
 
 
 def run_bench(
@@ -73,6 +74,7 @@ def _measure(campaign: Campaign, probe: Probe, points: Path, requests: int, cons
     if missing:
         # A summary of fewer points must not pass for this campaign's if it is stopped again.
         (points.parent / SUMMARY_FILE).unlink(missing_ok=True)
+    warned: set[str] = set()
     with _progress(console) as progress:
         task = progress.add_task("", total=len(missing) * requests)
         for number, point in enumerate(missing, 1):
@@ -84,6 +86,9 @@ def _measure(campaign: Campaign, probe: Probe, points: Path, requests: int, cons
             progress.update(task, completed=number * requests)
             if record.reason is not None:
                 progress.console.print(f"[red]{point.name} failed:[/] {record.reason}", highlight=False)
+            for warning in set(beyond_training([record])) - warned:
+                warned.add(warning)
+                progress.console.print(f"[yellow]![/] {warning}", highlight=False)
 
 
 def _land(
@@ -139,8 +144,12 @@ def _difference(found: Campaign, wanted: Campaign) -> str:
     for name in BenchSettings.__struct_fields__:
         there, here = getattr(found.settings, name), getattr(wanted.settings, name)
         if there != here:
-            return f"{name}: {there} there, {here} here"
+            return f"{name}: {_shown(there)} there, {_shown(here)} here"
     return "other prompts or another version of paceline"
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _read_campaign(path: Path) -> Campaign | None:

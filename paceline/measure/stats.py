@@ -42,6 +42,19 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     finish_reasons: dict[str, int]
 
 
+class Positions(msgspec.Struct, frozen=True, kw_only=True):
+    """Acceptance by draft position, the first draft first.
+
+    `joint` is the share of the decode rounds that accepted the draft there, so the shares add up to tokens per round − 1;
+    `conditional` the share of those rounds that had accepted the one before, None where no round had. A round that
+    proposed no draft there counts as one that did not accept it.
+    """
+
+    rounds: int
+    joint: list[float]
+    conditional: list[float | None]
+
+
 def quantile(values: list[float], q: float) -> float:
     """Linear between the two nearest order statistics; `values` is not empty."""
     ordered = sorted(values)
@@ -91,6 +104,17 @@ def group_figures(rows: list[Row]) -> Figures:
         ttft_p90_s=quantile(ttfts, 0.9),
         clock_difference_s=quantile([row.client_ttft_s - row.ttft_s for row in rows], 0.5),
         finish_reasons=dict(sorted(Counter(row.finish_reason for row in rows).items())),
+    )
+
+
+def positions(rows: list[Row]) -> Positions:
+    """Of any set of rows; without a decode round there are no shares."""
+    rounds = sum(row.rounds for row in rows)
+    accepted = _sum_positions([row.accepted_per_position for row in rows]) if rounds else []
+    return Positions(
+        rounds=rounds,
+        joint=[count / rounds for count in accepted],
+        conditional=[_ratio(count, before) for before, count in zip([rounds, *accepted], accepted, strict=False)],
     )
 
 

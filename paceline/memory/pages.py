@@ -25,13 +25,19 @@ class PagePool:
     def used(self) -> int:
         return self.total - self.free
 
-    def take(self, n: int) -> list[int] | None:
-        """The lowest run of n free pages; failing that the n lowest free pages; None, and no change, when too few are free."""
+    def take(self, n: int, after: int | None = None) -> list[int] | None:
+        """n pages: those that follow page `after`, where all are free; else the lowest run; else the n lowest.
+
+        None, and no change, when too few are free.
+        """
         if n < 0:
             raise ValueError(f"cannot take {n} pages")
         if n > self.free:
             return None
-        first = self._taken.find(bytes(n))
+        if after is not None and self._taken[after + 1 : after + 1 + n] == bytes(n):
+            first = after + 1
+        else:
+            first = self._taken.find(bytes(n))
         pages = list(range(first, first + n)) if first >= 0 else self._lowest(n)
         for page in pages:
             self._taken[page] = 1

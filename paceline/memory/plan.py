@@ -124,7 +124,7 @@ class Layout(Protocol):
     def items(self, subject: Subject, demand: Demand, device: Device, pages: int) -> tuple[MemItem, ...]: ...
 
     def checkpoint_bytes(self, subject: Subject, demand: Demand) -> int:
-        """One state checkpoint on the device."""
+        """One state checkpoint on the device; 0 where none is needed."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 Weights, KV, state slots, window inputs and drafter context are the tensors that the runner allocates (`memory/layout.py`,
 `DrafterSpec.contexts`): exact, a test compares them with a running backend. Workspace and graph allowance bound what a round
-needs besides. All of it is linear in C and in C · K, but for the number of captured graphs.
+needs besides. What a drafter keeps in the sequences' pages is part of what a KV token costs. All of it is linear in pages, in C
+and in C · K, but for the number of captured graphs.
 """
 
 from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS
@@ -44,7 +45,7 @@ class EngineLayout:
     def items(self, subject: Subject, demand: Demand, device: Device, pages: int) -> tuple[MemItem, ...]:
         model, c, k = subject.model, demand.max_concurrency, demand.draft_tokens
         kv, drafter = subject.kv[demand.kv_dtype], drafter_of(subject, demand)
-        context = drafter.slot_bytes(demand.max_context, k)
+        slot, paged = drafter.slot_bytes(demand.max_context), pages * PAGE_TOKENS * drafter.token_bytes
         vision = subject.vision if demand.vision else None
         image = self.checkpoint_bytes(subject, demand)
         graphs = sum(drafts < k for drafts in GRAPH_DRAFTS) + 1 if device.graphs else 0
@@ -58,7 +59,11 @@ class EngineLayout:
             ),
             MemItem("state slots", state_bytes(model, c, subject.activation), f"{c} slots"),
             MemItem("window inputs", window_bytes(model, c, k, subject.activation), f"{c} slots, {k} drafts each"),
-            MemItem("drafter context", c * context, f"{c} slots, {context:,} B each"),
+            MemItem(
+                "drafter context",
+                c * slot + paged,
+                f"{c} slots, {slot:,} B each, {drafter.token_bytes:,} B a token in pages",
+            ),
             MemItem("state checkpoints", checkpoints * image, f"{checkpoints} of {image:,} B each"),
             MemItem("vision workspace", image_bytes(vision, demand.max_context) if vision else 0, "the largest image"),
             MemItem(
@@ -70,10 +75,9 @@ class EngineLayout:
         )
 
     def checkpoint_bytes(self, subject: Subject, demand: Demand) -> int:
-        """A slot's committed state, its drafter context and the last hidden state: from these a prefix can be resumed."""
-        context = drafter_of(subject, demand).slot_bytes(demand.max_context, demand.draft_tokens)
-        hidden = subject.model.hidden * ITEM_BYTES[subject.activation]
-        return state_bytes(subject.model, 1, subject.activation) + context + hidden
+        """A slot's committed state and what its drafter keeps of it; 0 where pages hold all of a prefix."""
+        drafter = drafter_of(subject, demand)
+        return state_bytes(subject.model, 1, subject.activation) + drafter.slot_bytes(demand.max_context)
 
 
 def loaded_items(

@@ -96,7 +96,7 @@ def paged_bytes(model: ModelSpec, kv: KvFormat, drafter: DrafterSpec, demand: De
     top; those of a block drafter in bf16."""
     total = 0
     for context in drafter.contexts:
-        if context.whole_pages:
+        if context.window is None and drafter.hidden:
             extra = demand.max_concurrency * -(-(demand.draft_tokens - 1) // PAGE_TOKENS)
             total += (pages + extra) * PAGE_TOKENS * kv.token_bytes(model.kv_heads, model.head_dim)
         elif context.window is None:

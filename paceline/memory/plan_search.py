@@ -19,7 +19,7 @@ NONE = "none"
 @dataclass(frozen=True, slots=True)
 class Largest:
     """The largest value of each flag that fits while all others stay; None where none does. `kv_dtype`: the one with the most
-    bytes per token; `drafter`: the one that takes the most."""
+    bytes per token; `drafter`: the one that takes the most; `state_checkpoints`: 0 where pages hold all of a prefix."""
 
     max_context: int | None
     max_concurrency: int | None
@@ -58,6 +58,12 @@ class Planner:
 
     def most_drafts(self, demand: Demand) -> int:
         return 0 if demand.drafter == NONE else self.layout.most_drafts(self.subject.drafters[demand.drafter])
+
+    def page_bytes(self, demand: Demand) -> int:
+        """What one page more takes, with what the drafter keeps in it."""
+        least = self.layout.least_pages(demand) * PAGE_TOKENS
+        one, two = (self.plan(replace(demand, kv_capacity=least + n)).total_bytes for n in (0, PAGE_TOKENS))
+        return two - one
 
     def fits(self, demand: Demand) -> bool:
         if demand.draft_tokens > self.most_drafts(demand):
@@ -133,13 +139,12 @@ class Planner:
     def _checkpoints(self, demand: Demand) -> int | None:
         none = self.plan(replace(demand, state_checkpoints=0))
         room = none.available_bytes - none.total_bytes if demand.kv_capacity is not None else none.slack_bytes
-        return room // none.checkpoint_bytes if room >= 0 else None
+        if room < 0:
+            return None
+        return room // none.checkpoint_bytes if none.checkpoint_bytes else 0
 
     def _capacity(self, demand: Demand) -> int | None:
-        least = self.layout.least_pages(demand)
-        smallest = self.plan(replace(demand, kv_capacity=least * PAGE_TOKENS))
-        next_page = self.plan(replace(demand, kv_capacity=(least + 1) * PAGE_TOKENS))
-        if smallest.slack_bytes < 0:
+        slack = self.plan(demand).slack_bytes
+        if slack < 0:
             return None
-        more = smallest.slack_bytes // (next_page.total_bytes - smallest.total_bytes)
-        return (least + more) * PAGE_TOKENS
+        return (self.layout.least_pages(demand) + slack // self.page_bytes(demand)) * PAGE_TOKENS

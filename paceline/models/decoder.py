@@ -100,6 +100,12 @@ class Decoder:
                 tapped[i] = x
         return self.norm(x), torch.cat([tapped[i] for i in taps], 1) if taps else None
 
+    def flush(self, caches: Caches, slot: int, replay: int) -> None:
+        """Brings the recurrent states of a slot to its last fact: `replay` drafts of its last window were accepted."""
+        for (_, mixer, _, _), view in zip(self.layers, caches.layers, strict=True):
+            if isinstance(mixer, Gdn) and isinstance(view, GdnView):
+                mixer.flush(view, slot, replay)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [n, d] → [n, vocab] fp32; each row stands alone."""
         return self.head(hidden, hidden.shape[0]).float()

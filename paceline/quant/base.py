@@ -27,6 +27,7 @@ class WeightCodec(Protocol):
     """One weight format on the CPU. Activations have `dtype`; K must be a multiple of `group`.
 
     `head` names the format that the output head takes in a run of this format, `precise` that of tiny, sensitive matrices.
+    Entry i of every plane belongs to row i of the weight, so that rows can be taken out of a converted weight.
     """
 
     name: str
@@ -47,6 +48,11 @@ class WeightCodec(Protocol):
     def linear(self, planes: Mapping[str, torch.Tensor]) -> Linear:
         """Planes → a callable, with whatever packing the kernel wants done once."""
         ...
+
+
+def take_rows(planes: Mapping[str, torch.Tensor], rows: torch.Tensor) -> Planes:
+    """The planes of the weight's `rows` [n] int64, in that order: a copy."""
+    return {name: plane[rows] for name, plane in planes.items()}
 
 
 class BlockLinear:

@@ -24,7 +24,14 @@ IntProduct = Callable[[torch.Tensor, torch.Tensor], Product]
 
 def signed_product(weight: torch.Tensor, scale: torch.Tensor) -> Product:
     run, packed, zeros = _pack(weight)
-    return lambda codes: run(codes, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+
+    def product(codes: torch.Tensor) -> torch.Tensor:
+        # A single row of some widths (K = 256) falls to oneDNN's slow reference; beside a second one it does not.
+        rows = codes if codes.shape[0] > 1 else codes.repeat(2, 1)
+        y: torch.Tensor = run(rows, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+        return y[: codes.shape[0]]
+
+    return product
 
 
 def shifted_product(weight: torch.Tensor, scale: torch.Tensor) -> Product:

@@ -36,6 +36,36 @@ def _zeros(tensor: TensorSpec) -> torch.Tensor:
     return torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype))
 
 
+class Checkpoints:
+    """Copies of a slot's recurrent states, `count` places. Window inputs are not in them: a slot is flushed first."""
+
+    def __init__(self, caches: Caches, count: int) -> None:
+        self._live = [view for view in caches.layers if isinstance(view, GdnView)]
+        self._kept = [
+            (view.state.new_zeros(count, *view.state.shape[1:]), view.conv.new_zeros(count, *view.conv.shape[1:]))
+            for view in self._live
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(state.nbytes + conv.nbytes for state, conv in self._kept)
+
+    def save(self, slot: int, place: int) -> None:
+        for view, (state, conv) in zip(self._live, self._kept, strict=True):
+            state[place], conv[place] = view.state[slot], view.conv[slot]
+
+    def restore(self, slot: int, place: int) -> None:
+        for view, (state, conv) in zip(self._live, self._kept, strict=True):
+            view.state[slot], view.conv[slot] = state[place], conv[place]
+
+
+def copy_page(caches: Caches, source: int, target: int) -> None:
+    """The page's keys and values in every layer."""
+    for view in caches.layers:
+        if isinstance(view, KvView):
+            view.copy_page(source, target)
+
+
 def reset(caches: Caches, slot: int) -> None:
     """A sequence starts from zero state; window inputs are never read before they are written."""
     for view in caches.layers:

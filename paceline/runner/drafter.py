@@ -1,7 +1,7 @@
 """The configured drafter: its checkpoint is found and opened here, because drafters read no files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from paceline.checkpoint.load import load_tensors
 from paceline.core.config import EngineConfig
 from paceline.core.errors import ConfigError
 from paceline.drafters import DRAFTERS, WEIGHTS_FROM
-from paceline.drafters.base import Drafter, Target, TensorSource, WeightsFrom
+from paceline.drafters.base import Drafter, DraftHead, Target, TensorSource, WeightsFrom
+from paceline.quant.base import Planes, WeightCodec, take_rows
 
 
 class CheckpointSource:
@@ -30,6 +31,20 @@ class CheckpointSource:
 
     def load(self, wanted: Mapping[str, tuple[int, ...]], within: str) -> dict[str, torch.Tensor]:
         return dict(load_tensors(self._reader, wanted, within))
+
+
+def full_head(logits: Callable[[torch.Tensor], torch.Tensor], vocab: int) -> DraftHead:
+    """The target's own head, `logits`: [n, d] → [n, V] fp32, cut off after `vocab` ids."""
+    return DraftHead(torch.arange(vocab), lambda hidden: logits(hidden)[:, :vocab])
+
+
+def shortlist_head(ids: Sequence[int], planes: Planes, codec: WeightCodec) -> DraftHead:
+    """The rows `ids` (ascending) of the head that is converted to `planes`, packed as a matrix of their own."""
+    at = torch.tensor(ids)
+    rows = take_rows(planes, at)
+    linear = codec.linear(rows)
+    nbytes = sum(plane.nbytes for plane in rows.values())
+    return DraftHead(at, lambda hidden: linear(hidden, hidden.shape[0]).float(), nbytes)
 
 
 def build_drafter(config: EngineConfig, target: Target) -> Drafter:

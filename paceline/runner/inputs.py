@@ -1,13 +1,11 @@
 """A batch's rows → the flat Round that a forward sees. See kernels/round.py for the layout and the rule of pieces."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
 from paceline.core.batch import Row
-from paceline.core.config import PAGE_TOKENS
-from paceline.kernels.round import BLOCK_TOKENS, SMALL_TOKENS, KvRange, Piece, Round, RowSpan
+from paceline.kernels.round import BLOCK_TOKENS, SMALL_TOKENS, Piece, Round, RowSpan, kv_range, page_rows
 from paceline.runner.slots import Slot
 
 
@@ -45,7 +43,7 @@ class InputPlanner:
         offset = start % BLOCK_TOKENS
         mask[:, -BLOCK_TOKENS:] = self.triangle[offset : offset + count]
         shaped = mask[:, None, None] if small else mask.repeat(self.group, 1)[None, None]
-        return Piece(index, at, start, count, small, keys, shaped, _kv_range(row.pages, keys))
+        return Piece(index, at, start, count, small, keys, shaped, kv_range(row.pages, keys))
 
     def _flatten(self, rows: list[Row], slots: dict[int, Slot], pieces: list[Piece], small: int) -> Planned:
         ids: list[int] = []
@@ -58,8 +56,7 @@ class InputPlanner:
             first = piece.start - row.start
             ids += tokens[piece.row][first : first + piece.count]
             positions += range(piece.start, piece.start + piece.count)
-            base = row.pages[piece.start // PAGE_TOKENS] * PAGE_TOKENS + piece.start % PAGE_TOKENS
-            cache_rows += range(base, base + piece.count)
+            cache_rows += page_rows(row.pages, piece.start, piece.start + piece.count)
             for i in range(piece.count):
                 flat[piece.row][piece.start + i] = piece.at + i
         spans = []
@@ -96,10 +93,3 @@ def _cut(start: int, length: int) -> list[tuple[int, int]]:
 
 def _window(row: Row, slot: Slot) -> list[int]:
     return [slot.anchor, *slot.drafts[: row.q_len - 1]]
-
-
-def _kv_range(pages: list[int], keys: int) -> KvRange:
-    used = pages[: keys // PAGE_TOKENS]
-    if used[-1] - used[0] == len(used) - 1 and all(b - a == 1 for a, b in pairwise(used)):
-        return KvRange(used[0] * PAGE_TOKENS, None)
-    return KvRange(0, torch.tensor(used))

@@ -88,7 +88,7 @@ class RoundRunner:
             k = min(self.draft_tokens, slot.limits.max_tokens - slot.produced - 1)
             if verdict.ids and verdict.finish is None and k > 0:
                 view = DraftView(slot.sampler, slot.limits, slot.produced)
-                wanted.append(Want(row.slot, k, slot.anchor, row.start + facts, view))
+                wanted.append(Want(row.slot, k, slot.anchor, row.start + facts, view, row.pages))
         self.drafter.observe(observed)
         for want, drafts in zip(wanted, self.drafter.propose(wanted), strict=True):
             self.slots[want.slot].drafts = drafts[: want.k]
@@ -103,6 +103,7 @@ class RoundRunner:
             start=row.start,
             taps=None if taps is None else taps[at],
             hidden=hidden[at] if self.drafter.spec.hidden else None,
+            pages=row.pages,
         )
 
 

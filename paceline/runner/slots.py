@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from paceline.core.batch import Opened
 from paceline.core.config import EngineConfig
-from paceline.core.request import Request
 from paceline.sampling.filters import Sampler
 from paceline.sampling.verify import Limits
 
@@ -21,8 +21,11 @@ class Slot:
     produced: int = 0
 
 
-def open_slot(request: Request, config: EngineConfig, vocab: int) -> Slot:
-    """`vocab` ids can be sampled. The output ends at the request's own limit or at the context end, whichever is first."""
+def open_slot(opened: Opened, config: EngineConfig, vocab: int) -> Slot:
+    """`vocab` ids can be sampled. The output ends at the request's own limit or at the context end, whichever is first.
+
+    Output from before a pause counts as it did: for the penalties, the limits and the noise."""
+    request = opened.request
     room = config.max_context - len(request.prompt)
     limits = Limits(
         max_tokens=min(request.max_tokens, room),
@@ -30,4 +33,7 @@ def open_slot(request: Request, config: EngineConfig, vocab: int) -> Slot:
         min_tokens=request.min_tokens,
         stop_ids=frozenset(i for i in request.stop_ids if i < vocab),
     )
-    return Slot(Sampler(request.sampling, request.prompt, vocab), limits)
+    sampler = Sampler(request.sampling, request.prompt, vocab)
+    for token in opened.output:
+        sampler.penalties.add(token)
+    return Slot(sampler, limits, opened.output[-1] if opened.output else -1, produced=len(opened.output))

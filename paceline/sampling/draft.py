@@ -1,30 +1,16 @@
-"""How a drafter draws its tokens: its own logits under the request's own rules, with the same noise as the target.
+"""How a drafter draws its tokens: its own logits under all of the request's rules, with the same noise as the target.
 
 Where drafter and target see the same noise they pick the same token nearly as often as two samplers can agree. A draft is
-never checked against a probability, so every rule below is lossless; they differ in acceptance alone.
+never checked against a probability, so every way to draw is lossless; this one is accepted most (docs/draft-rules.md).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
 
 from paceline.sampling.filters import Sampler, keep, pick
 from paceline.sampling.verify import Limits
-
-# Makes INDEPENDENT draw from another stream than the target's.
-_OTHER_STREAM = 0x5DEECE66D
-
-
-class DraftRule(Enum):
-    """ARGMAX ignores temperature and noise. SHARED draws with the target's noise; PENALISED does so after the request's
-    penalties, bias and forbidden ids, which then hold at temperature 0 too. INDEPENDENT is SHARED with noise of its own."""
-
-    ARGMAX = "argmax"
-    SHARED = "shared"
-    INDEPENDENT = "independent"
-    PENALISED = "penalised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +21,19 @@ class DraftView:
     limits: Limits
     index: int
 
-    def draw(
-        self, logits: torch.Tensor, drafted: Sequence[int], rule: DraftRule, ids: torch.Tensor | None = None
-    ) -> int:
+    def draw(self, logits: torch.Tensor, drafted: Sequence[int], ids: torch.Tensor | None = None) -> int:
         """The draft that follows `drafted`. logits [n] fp32 of the tokens `ids` [n]; of tokens 0 … n − 1 where None."""
         if ids is None:
             ids = torch.arange(logits.shape[0])
         params, index = self.sampler.params, self.index + len(drafted)
-        if rule is DraftRule.PENALISED:
-            logits = self._penalised(logits, drafted, ids, index)
-        if rule is DraftRule.ARGMAX or self.sampler.greedy:
+        logits = self._penalised(logits, drafted, ids, index)
+        if self.sampler.greedy:
             return int(ids[logits.argmax()])
         values, kept = keep(logits / params.temperature, params)
-        seed = params.seed ^ _OTHER_STREAM if rule is DraftRule.INDEPENDENT else params.seed
-        return pick(values, ids[kept], seed, index)
+        return pick(values, ids[kept], params.seed, index)
 
     def _penalised(self, logits: torch.Tensor, drafted: Sequence[int], ids: torch.Tensor, index: int) -> torch.Tensor:
+        """Penalties that count `drafted` as generated, then bias and forbidden ids; these hold at temperature 0 too."""
         sampler = self.sampler
         if sampler.penalties.active:
             logits = sampler.penalties.apply_ahead(logits, ids, drafted)

@@ -43,15 +43,20 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
 
 
 def _parse(raw: bytes) -> dict[str, object]:
+    if not raw.strip():
+        raise RequestError("the body is empty; send a JSON object")
     try:
         body = json.loads(raw, parse_constant=_not_json)
     except RecursionError:
-        raise RequestError("the body is not usable JSON: nested too deeply") from None
+        raise RequestError(
+            "the body is not usable JSON: nested too deeply; send fewer levels of objects and arrays"
+        ) from None
     except ValueError as error:
         reason = "a number is too long" if "int_max_str_digits" in str(error) else error
         raise RequestError(f"the body is not valid JSON: {reason}") from None
     if not isinstance(body, dict):
-        raise RequestError("the body must be a JSON object")
+        kind = {list: "an array", str: "a string", type(None): "null", bool: "a boolean"}.get(type(body), "a number")
+        raise RequestError(f"the body is {kind}; it must be a JSON object, with the fields of the request")
     return body
 
 

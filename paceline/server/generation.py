@@ -43,6 +43,7 @@ class Generation:
         self._tally = Tally()
         self._arrived, self._submitted = arrived_s, submitted_s
         self._admitted = self._first = self._last = 0.0
+        self._found = Admitted(request.id, 0.0)
         self._timer = asyncio.get_running_loop().call_later(pending_timeout_s, self.cancel, "pending_timeout")
 
     async def run(self, handle: RequestHandle | None, refusal: str = "") -> None:
@@ -52,8 +53,8 @@ class Generation:
             if handle is not None:
                 async for event in handle:
                     match event:
-                        case Admitted(t=t):
-                            self._admit(t)
+                        case Admitted():
+                            self._admit(event)
                         case Tokens():
                             self._take(event)
                         case Finished():
@@ -91,9 +92,10 @@ class Generation:
     def whole_text(self) -> str:
         return "".join(self._pending)
 
-    def _admit(self, t: float) -> None:
+    def _admit(self, event: Admitted) -> None:
         self._timer.cancel()
-        self._admitted = t
+        self._admitted = event.t
+        self._found = event
         self.begun.set()
 
     def _take(self, event: Tokens) -> None:
@@ -123,7 +125,8 @@ class Generation:
             reason=reason,
             phase="decode" if self._first else "prefill" if self._admitted else "queue",
             prompt_tokens=len(self.request.prompt),
-            computed_prefill_tokens=len(self.request.prompt) if self._first else 0,
+            computed_prefill_tokens=len(self.request.prompt) - self._found.cached if self._first else 0,
+            found=self._found,
             output_ids=self._ids,
             timings=self._timings(now),
             counts=self._tally.at(len(self._ids)),

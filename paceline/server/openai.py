@@ -122,6 +122,14 @@ _UNSUPPORTED_COMPLETION: dict[str, tuple[object, ...]] = {
     "suffix": ("",),
 }
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_TEXT_PART = '{"type": "text", "text": "..."}'
+_TEXT_LIKE = ("input_text", "output_text")
+_MEDIA = {
+    "images": ("image_url", "image", "input_image"),
+    "audio": ("input_audio", "audio", "audio_url"),
+    "video": ("video_url", "video", "input_video"),
+    "files": ("file", "input_file"),
+}
 # Clients send an assistant's earlier message back as they received it.
 _UNSUPPORTED_ASSISTANT: dict[str, tuple[object, ...]] = {
     "refusal": (),
@@ -311,21 +319,42 @@ def _content(value: object, param: str) -> str:
         require_unicode(value, param)
         return value
     if not isinstance(value, list):
-        raise RequestError(f"{param} = {shown(value)}: must be text or a list of text parts", param, "invalid_value")
+        fix = f"put the part into a list, as [{_TEXT_PART}]" if isinstance(value, dict) else 'write "" for no text'
+        message = f"{param} = {shown(value)}: must be a string or a list of text parts; {fix}"
+        raise RequestError(message, param, "invalid_value")
     return "".join(_part(part, f"{param}[{i}]") for i, part in enumerate(value))
 
 
 def _part(part: object, param: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or kind != "text":
-        message = f"{param}.type = {shown(kind)}: only text parts are supported"
+    if not isinstance(part, dict):
+        message = f"{param} = {shown(part)}: a content part must be an object, as {_TEXT_PART}"
+        raise RequestError(message, param, "invalid_value")
+    if part.get("type") != "text":
+        message = f"{param}.type = {shown(part.get('type'))}: {_about_type(part)}"
         raise RequestError(message, f"{param}.type", "invalid_value")
     if unknown := part.keys() - {"type", "text"}:
         name = min(unknown)
-        raise RequestError(f"{param}.{shown(name)}: unknown field", f"{param}.{name[:100]}", "unknown_parameter")
-    if part.get("text") == "":
-        return ""
-    return _text(part.get("text"), f"{param}.text")
+        message = f"{param}.{shown(name)}: unknown field; leave it out (a text part holds type and text)"
+        raise RequestError(message, f"{param}.{name[:100]}", "unknown_parameter")
+    text = part.get("text")
+    if not isinstance(text, str):
+        message = f'{param}.text = {shown(text)}: must be a string; write "" for no text'
+        raise RequestError(message, f"{param}.text", "invalid_value")
+    require_unicode(text, f"{param}.text")
+    return text
+
+
+def _about_type(part: dict[str, object]) -> str:
+    """What to do about a content part that is no text part."""
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        return f"the type of a content part is a string; a text part is {_TEXT_PART}"
+    if kind in _TEXT_LIKE:
+        return "that is another API's name; the type is 'text' here"
+    for media, kinds in _MEDIA.items():
+        if kind in kinds:
+            return f"{media} cannot be read by this server; leave the part out, or put its content into words"
+    return f"not a type that this server knows; only text parts are supported, as {_TEXT_PART}"
 
 
 def _prompt(value: object, vocab_size: int) -> tuple[str | None, list[int] | None]:

@@ -22,13 +22,15 @@ Json = dict[str, object]
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    cache_miss: str
 
     def body(self) -> Json:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "cache_miss": self.cache_miss},
             "completion_tokens_details": {"reasoning_tokens": 0},
         }
 

@@ -18,7 +18,7 @@ from paceline import __version__
 from paceline.core.config import EngineConfig
 from paceline.core.errors import ConfigError, RequestError
 from paceline.core.machine import cpu_name
-from paceline.core.messages import Counts, Stats
+from paceline.core.messages import Admitted, Counts, Stats
 from paceline.core.request import CancelCause, FinishReason, Request
 from paceline.server.config import ServerConfig
 from paceline.text.tokenizer import SamplingDefaults
@@ -58,13 +58,16 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request ended. `output_ids` are the counted tokens; `error` or `cause` say more about those reasons."""
+    """How a request ended. `output_ids` are the counted tokens; `error` or `cause` say more about those reasons.
+
+    `found` is what the prefix cache had of the prompt."""
 
     request_id: int
     reason: FinishReason
     phase: str
     prompt_tokens: int
     computed_prefill_tokens: int
+    found: Admitted
     output_ids: list[int]
     timings: Timings
     counts: Counts
@@ -110,6 +113,13 @@ class RequestLog:
                     "weights_id": source.get("weights_id"),
                 },
                 "engine": {**_engine_values(engine), **_measured(facts, _engine_values(engine))},
+                "drafter": {
+                    "path": _own_path(engine, source),
+                    "weights_bytes": facts.get("drafter_weights_bytes"),
+                    "state_bytes": facts.get("drafter_state_bytes"),
+                    "trained_block": facts.get("trained_block"),
+                    "expected_acceptance": facts.get("expected_acceptance"),
+                },
                 "sampling_defaults": {**msgspec.structs.asdict(defaults), "omitted_seed": "random"},
                 "memory": {name: value for name, value in facts.items() if name.endswith("_bytes")},
                 "environment": {
@@ -152,6 +162,8 @@ class RequestLog:
             "prompt_tokens": end.prompt_tokens,
             "completion_tokens": len(end.output_ids),
             "computed_prefill_tokens": end.computed_prefill_tokens,
+            "prefix_cache_hit_tokens": end.found.cached,
+            "prefix_cache_miss": {"reason": end.found.miss, "differs_at": end.found.differs_at},
         }
         if end.cause is not None:
             result |= {"cancel_cause": end.cause, "cancel_phase": end.phase}
@@ -265,12 +277,22 @@ def _engine_values(engine: EngineConfig) -> Json:
         "threads": engine.threads,
         "speculative_backend": engine.drafter,
         "speculative_draft_window": engine.draft_tokens,
+        "draft_head": engine.draft_head,
     }
 
 
 def _measured(facts: Json, configured: Json) -> Json:
     """What the engine says that it runs goes before what it was told to run."""
     return {name: facts[name] for name in configured if facts.get(name) is not None}
+
+
+def _own_path(engine: EngineConfig, source: Json) -> str | None:
+    """The drafter's folder where a person gave one; None where model or package bring the drafter, or it has no files."""
+    if engine.drafter_path is None:
+        return None
+    home = Path(str(source.get("path", engine.model_folder))).resolve()
+    shipped = ((home.parent if home.is_file() else home) / "drafters", Path(__file__).resolve().parents[1])
+    return None if any(map(Path(engine.drafter_path).is_relative_to, shipped)) else engine.drafter_path
 
 
 def _source(model_folder: str) -> Json:

@@ -174,10 +174,10 @@ class Service:
             raise RequestError(message, param, "invalid_prompt")
         # More than the context can hold makes no difference, and stays a number that fits the messages.
         max_tokens = min(ask.requested_tokens, self.max_context)
-        reserved = self._engine_config.reserved_tokens(len(prompt), max_tokens)
-        if reserved > self._engine_config.pages * PAGE_TOKENS:
+        needed = self._engine_config.most_tokens(len(prompt), max_tokens)
+        if needed > self._engine_config.pages * PAGE_TOKENS:
             raise RequestError(
-                f"max_tokens = {max_tokens}: prompt and reply reserve {reserved} tokens of KV, this server has "
+                f"max_tokens = {max_tokens}: prompt and reply need {needed} tokens of KV, this server has "
                 f"{self._engine_config.pages * PAGE_TOKENS}; lower it",
                 "max_tokens",
                 "kv_capacity_exceeded",
@@ -190,4 +190,5 @@ class Service:
             sampling=ask.sampling,
             min_tokens=min(ask.min_tokens, max_tokens),
             stop_ids=[] if ask.ignore_eos else self._tokenizer.generation.eos_ids,
+            boundaries=self._tokenizer.message_starts(prompt) if ask.messages else [],
         )

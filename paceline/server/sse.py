@@ -113,4 +113,4 @@ def _end(generation: Generation) -> End:
 
 
 def _usage(end: End) -> Usage:
-    return Usage(end.prompt_tokens, len(end.output_ids))
+    return Usage(end.prompt_tokens, len(end.output_ids), end.found.cached, end.found.miss)

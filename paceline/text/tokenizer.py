@@ -49,12 +49,16 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokenizer:
-    """One model's tokenizer; all its ids are below `vocab_size`. Reading only: safe to use from several threads."""
+    """One model's tokenizer; all its ids are below `vocab_size`. `added_ids` are those of special tokens and other additions.
+
+    Reading only: safe to use from several threads.
+    """
 
     def __init__(self, codec: tokenizers.Tokenizer, generation: Generation) -> None:
         self.generation = generation
         self._codec = codec
         self._bytes = _token_table(codec)
+        self.added_ids = sorted(codec.get_added_tokens_decoder())
         # Ids may have gaps, so that the number of tokens would be too small.
         self.vocab_size = max(self._bytes, default=-1) + 1
         self._bos_id = codec.token_to_id(generation.bos_token) if generation.bos_token else None
@@ -84,9 +88,25 @@ class Tokenizer:
             return [self._bos_id, *ids]
         return ids
 
+    def message_starts(self, ids: list[int]) -> list[int]:
+        """Where messages begin in a chat prompt: wherever the special token that begins it comes again.
+
+        Only a hint on which prefixes later prompts may share; templates that begin with something else give none."""
+        mark = ids[0] if ids and not self.token_bytes(ids[0]) else None
+        return [i for i, token in enumerate(ids) if token == mark and i] if mark is not None else []
+
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes of one token, perhaps a part of a character; none for special tokens and unused ids."""
         return self._bytes.get(token_id, b"")
+
+    def merges(self) -> list[tuple[int, int, int]]:
+        """(left, right, joined) ids of the byte-pair merges, as training found them: the most frequent pair first.
+
+        None for tokenizers of other kinds.
+        """
+        model = msgspec.json.decode(self._codec.to_str())["model"]
+        vocab = model["vocab"]
+        return [(vocab[left], vocab[right], vocab[left + right]) for left, right in model.get("merges", ())]
 
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""

@@ -1,10 +1,11 @@
-"""Training rows for drafters: the prompts of packed rows, answered again by the target itself.
+"""Training rows for drafters: prompts answered by the target itself.
 
 A drafter must predict what the target says, not what the corpus says. Most replies are greedy, the rest sampled.
 """
 
 import random
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,6 +41,13 @@ def prompts_of(rows: np.ndarray) -> list[list[int]]:
     return prompts
 
 
+def lots_of(rows: np.ndarray, seed: int) -> Iterator[list[list[int]]]:
+    """The prompts of packed rows, in lots of 4,096 rows drawn at random."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    for at in range(0, len(order), 4096):
+        yield prompts_of(rows[order[at : at + 4096]])
+
+
 def _batches(prompts: list[list[int]], row_tokens: int, s: AnswerSettings) -> list[list[list[int]]]:
     """Prompts of like length together, so that little is padded; in random order, so that any part is a fair sample."""
     ordered = sorted((p for p in prompts if len(p) + s.new_tokens <= row_tokens), key=len)
@@ -52,14 +60,15 @@ def _batches(prompts: list[list[int]], row_tokens: int, s: AnswerSettings) -> li
     return batches
 
 
-def answer_rows(target: Target, rows: np.ndarray, s: AnswerSettings) -> tuple[np.ndarray, dict[str, object]]:
-    """→ packed rows of prompts and the target's replies, and what was made."""
+def answer_rows(
+    target: Target, lots: Iterable[list[list[int]]], row_tokens: int, s: AnswerSettings
+) -> tuple[np.ndarray, dict[str, object]]:
+    """Lots of prompts → packed rows of prompts and the target's replies, and what was made. Stops when the time is up."""
     start = time.monotonic()
-    order = np.random.default_rng(s.seed).permutation(len(rows))
     documents: list[np.ndarray] = []
     tokens, ended = 0, 0
-    for at in range(0, len(order), 4096):
-        for batch in _batches(prompts_of(rows[order[at : at + 4096]]), rows.shape[1], s):
+    for prompts in lots:
+        for batch in _batches(prompts, row_tokens, s):
             if time.monotonic() - start > 60 * s.minutes:
                 break
             seed = s.seed + len(documents)
@@ -67,7 +76,7 @@ def answer_rows(target: Target, rows: np.ndarray, s: AnswerSettings) -> tuple[np
             heat[torch.rand(len(batch), generator=torch.Generator().manual_seed(seed)) < s.greedy] = 0.0
             replies = generate(target, batch, s.new_tokens, heat.to(target.model.embed_tokens.weight.device), seed)
             for prompt, reply in zip(batch, replies, strict=True):
-                document = np.array(prompt + reply, dtype=np.uint16)
+                document = np.array(prompt + reply, dtype=np.int32)
                 document[len(prompt) :] |= ANSWER
                 document[0] |= START
                 documents.append(document)
@@ -75,4 +84,7 @@ def answer_rows(target: Target, rows: np.ndarray, s: AnswerSettings) -> tuple[np
                 ended += len(reply) < s.new_tokens
     np.random.default_rng(s.seed).shuffle(documents)
     made = {"replies": len(documents), "reply_tokens": tokens, "ended": round(ended / max(1, len(documents)), 4)}
-    return pack_rows(documents, rows.shape[1]), {**made, "seconds": round(time.monotonic() - start, 1)}
+    return pack_rows(documents, row_tokens, target.config.pad_id), {
+        **made,
+        "seconds": round(time.monotonic() - start, 1),
+    }

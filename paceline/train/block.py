@@ -173,13 +173,34 @@ class BlockDrafter(nn.Module):
         self.layers = nn.ModuleList(BlockLayer(config) for _ in range(config.layers))
         if config.dynamic:
             self.candidate_selector = CandidateSelector(config)
+        self.feature_scale: torch.Tensor
+        self.register_buffer("feature_scale", torch.ones(len(config.taps) * config.hidden), persistent=False)
+
+    @torch.no_grad()
+    def condition(self, target: Target, features: list[torch.Tensor], seen: torch.Tensor) -> None:
+        """Before training: features are divided by their size lane by lane, and the last norm starts as the target's.
+
+        A few lanes of a residual stream are hundreds of times larger than the rest; unscaled, every step of `fc` would be about
+        them. features: one [B, T, d] per tap, seen [B, T] bool: the positions to measure.
+        """
+        sizes = torch.cat(features, -1)[seen].float().pow(2).mean(0).sqrt()
+        self.feature_scale.copy_(1 / sizes.clamp_min(1e-3))
+        norm = target.model.norm
+        self.norm.weight.copy_(norm.weight if isinstance(norm, PlainNorm) else 1 + norm.weight)
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """After training: the scale of the features becomes a part of `fc`, as the published layout has it."""
+        self.fc.weight.mul_(self.feature_scale)
+        self.feature_scale.fill_(1)
 
     def forward(
         self, target: Target, ids: torch.Tensor, features: list[torch.Tensor], docs: torch.Tensor, blocks: Blocks
     ) -> torch.Tensor:
         """ids, docs [B, T], features: one [B, T, d] per tap → hidden of all block rows [B, A, γ, d]; row 0 is unused."""
         c = self.c
-        context = self.hidden_norm(self.fc(torch.cat(features, -1)))
+        joined = torch.cat(features, -1)
+        context = self.hidden_norm(self.fc(joined * self.feature_scale.to(joined.dtype)))
         rows = torch.full((*blocks.at.shape, c.block), c.mask_id, device=ids.device)
         rows[..., 0] = ids.gather(1, blocks.at)
         x = target.embed(rows)

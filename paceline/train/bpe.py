@@ -8,6 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from paceline.train.chats import SPECIALS, TEMPLATE
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # Words with the space before them, single digits, punctuation with its line breaks, runs of spaces.
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
@@ -36,9 +37,9 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_context: int) -> None:
-    """tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    """Writes TOKENIZER_FILES."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    tokenizer.save(str(folder / TOKENIZER_FILES[0]), pretty=False)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": None,
@@ -48,5 +49,5 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_context: int) -> None
         "clean_up_tokenization_spaces": False,
         "add_bos_token": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    (folder / TOKENIZER_FILES[1]).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / TOKENIZER_FILES[2]).write_text(TEMPLATE, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The corpus of the embedded model: chats of the five workloads, tokenised and packed into rows of uint16.
+"""The corpus of the embedded model: chats of the five workloads, tokenised and packed into rows of int32.
 
 Deterministic from a seed and a number of chats, whatever the number of processes. A packed word holds the token id in
-its low 13 bits; bit 15 marks answer tokens (what a drafter may be anchored in), bit 14 the first token of a document.
+its low 24 bits; bit 30 marks answer tokens (what a drafter may be anchored in), bit 29 the first token of a document.
 Prompts whose checksum says so are held out: they are never in a corpus.
 """
 
@@ -18,14 +18,16 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from paceline.core.errors import ConfigError
 from paceline.train.chats import PAD_ID, Chat, ask, render
 from paceline.train.workloads import MAKERS
 
-ANSWER, START, ID_MASK = 1 << 15, 1 << 14, (1 << 13) - 1
+ANSWER, START, ID_MASK = 1 << 30, 1 << 29, (1 << 24) - 1
 _SHARES = {"structured": 24, "code": 24, "translation": 18, "reasoning": 18, "story": 16}
 _BATCH = 2000
 _OPEN_ROWS = 24
 _HELD_OUT = 50  # one prompt in that many
+_QUESTIONS, _PLAYS = "gsm8k_train.jsonl", "tinyshakespeare.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,9 @@ def held_out(kind: str, count: int) -> list[Chat]:
     return list(found.values())
 
 
-def is_held_out(chat: Chat) -> bool:
+def is_held_out(chat: Chat, one_in: int = _HELD_OUT) -> bool:
     """Decided by the prompt's text alone: prompts from templates repeat, whatever the seed."""
-    return zlib.crc32(repr(chat.turns).encode()) % _HELD_OUT == 0
+    return zlib.crc32(repr(chat.turns).encode()) % one_in == 0
 
 
 def _smalltalk(r: random.Random) -> Chat:
@@ -68,22 +70,30 @@ def _smalltalk(r: random.Random) -> Chat:
     return ask(hello, f"{first} {can} What would you like?")
 
 
+def check_data(folder: str) -> None:
+    """Raises ConfigError if a file of the data folder is missing."""
+    for name in (_QUESTIONS, _PLAYS):
+        if not (Path(folder) / name).is_file():
+            raise ConfigError("--data", folder, f"has no {name}; put it there, or leave --data out")
+
+
 def _data_chats(folder: Path) -> list[Chat]:
     chats = []
-    questions = folder / "gsm8k_train.jsonl"
-    if questions.exists():
-        for line in questions.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate((folder / _QUESTIONS).read_text(encoding="utf-8").splitlines(), 1):
+        try:
             pair = json.loads(line)
-            steps, _, final = pair["answer"].rpartition("\n#### ")
-            plain = "".join(part.split(">>")[-1] for part in steps.split("<<"))
-            numbered = [f"Step {i}: {text}" for i, text in enumerate(plain.splitlines(), 1)]
-            chats.append(ask(pair["question"], "\n".join([*numbered, f"Answer: {final}."])))
-    plays = folder / "tinyshakespeare.txt"
-    if plays.exists():
-        speeches = plays.read_text(encoding="utf-8").split("\n\n")
-        for at in range(0, len(speeches) - 4, 3):
-            scene, answer = "\n\n".join(speeches[at : at + 2])[:800], "\n\n".join(speeches[at + 2 : at + 4])[:800]
-            chats.append(ask(f"Continue this scene from a play.\n\n{scene}", answer))
+            question, answer = str(pair["question"]), str(pair["answer"])
+        except (ValueError, KeyError, TypeError):
+            fix = f"line {number} must be a JSON object with question and answer"
+            raise ConfigError("--data", folder / _QUESTIONS, fix) from None
+        steps, _, final = answer.rpartition("\n#### ")
+        plain = "".join(part.split(">>")[-1] for part in steps.split("<<"))
+        numbered = [f"Step {i}: {text}" for i, text in enumerate(plain.splitlines(), 1)]
+        chats.append(ask(question, "\n".join([*numbered, f"Answer: {final}."])))
+    speeches = (folder / _PLAYS).read_text(encoding="utf-8").split("\n\n")
+    for at in range(0, len(speeches) - 4, 3):
+        scene, answer = "\n\n".join(speeches[at : at + 2])[:800], "\n\n".join(speeches[at + 2 : at + 4])[:800]
+        chats.append(ask(f"Continue this scene from a play.\n\n{scene}", answer))
     return chats
 
 
@@ -104,21 +114,21 @@ def encode(tokenizer: Tokenizer, chats: list[Chat]) -> list[np.ndarray]:
     replies = tokenizer.encode_batch_fast([a for _, a in pairs], add_special_tokens=False)
     documents = []
     for prompt, reply in zip(prompts, replies, strict=True):
-        document = np.array(prompt.ids + reply.ids, dtype=np.uint16)
+        document = np.array(prompt.ids + reply.ids, dtype=np.int32)
         document[len(prompt.ids) :] |= ANSWER
         document[0] |= START
         documents.append(document)
     return documents
 
 
-def pack_rows(documents: list[np.ndarray], row_tokens: int) -> np.ndarray:
+def pack_rows(documents: list[np.ndarray], row_tokens: int, pad_id: int = PAD_ID) -> np.ndarray:
     """First fit into rows of `row_tokens`; a document that is too long is cut; the rest of a row is one padding document."""
     done: list[np.ndarray] = []
     open_rows: list[tuple[int, list[np.ndarray]]] = []
 
     def close(row: tuple[int, list[np.ndarray]]) -> None:
         used, parts = row
-        filler = np.full(row_tokens - used, PAD_ID, dtype=np.uint16)
+        filler = np.full(row_tokens - used, pad_id, dtype=np.int32)
         filler[:1] |= START
         done.append(np.concatenate([*parts, filler]))
 
@@ -147,9 +157,10 @@ def _work(job: tuple[CorpusSettings, str, int]) -> np.ndarray:
 
 
 def build(settings: CorpusSettings, tokenizer_file: Path, processes: int) -> np.ndarray:
-    """All rows [n, row_tokens] uint16. The data folder's chats appear twice."""
+    """All rows [n, row_tokens] int32. The data folder's chats appear twice."""
     jobs = [(settings, str(tokenizer_file), batch) for batch in range(settings.batches)]
-    if settings.data is not None and _data_chats(Path(settings.data)):
+    if settings.data is not None:
+        _data_chats(Path(settings.data))  # whatever is wrong with it is said here, not in a worker
         jobs += [(settings, str(tokenizer_file), -1)] * 2
     if processes <= 1:
         return np.concatenate([_work(job) for job in jobs])

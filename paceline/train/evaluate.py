@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from paceline.train.block import BlockDrafter, Blocks
-from paceline.train.chats import PAD_ID
 from paceline.train.mtp import MtpHead
 from paceline.train.target import Packed, Target, pack
 
@@ -126,7 +125,7 @@ def acceptance(target: Target, replies: dict[str, list[Reply]], right_fn: RightF
         for start in range(0, len(ordered), _ROWS):
             batch = ordered[start : start + _ROWS]
             width = max(len(r.prompt) + len(r.answer) for r in batch)
-            ids = torch.full((len(batch), width), PAD_ID)
+            ids = torch.full((len(batch), width), target.config.pad_id)
             docs = torch.ones(len(batch), width, dtype=torch.long)
             for i, reply in enumerate(batch):
                 whole = reply.prompt + reply.answer

@@ -4,7 +4,6 @@ The target as `Qwen3_5ForCausalLM` with its `mtp.*` tensors; drafters as `DFlash
 embedding and no head: both are the target's).
 """
 
-import json
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 
 from paceline.train.block import BlockConfig
 from paceline.train.chats import END_ID, PAD_ID
+from paceline.train.files import write_json
 from paceline.train.target import TargetConfig
 
 
@@ -33,12 +33,9 @@ def load_module(module: nn.Module, file: Path) -> None:
     module.load_state_dict({name: value.float() for name, value in load_file(file).items()})
 
 
-def target_config(c: TargetConfig) -> dict[str, object]:
-    half = c.rotary_dim // 2
-    third = half // 3
+def _shared_config(c: TargetConfig | BlockConfig) -> dict[str, object]:
+    """The keys that mean the same for a target and a drafter."""
     return {
-        "architectures": ["Qwen3_5ForCausalLM"],
-        "model_type": "qwen3_5_text",
         "vocab_size": c.vocab,
         "hidden_size": c.hidden,
         "intermediate_size": c.ffn,
@@ -49,6 +46,18 @@ def target_config(c: TargetConfig) -> dict[str, object]:
         "hidden_act": "silu",
         "rms_norm_eps": c.eps,
         "attention_bias": False,
+        "max_position_embeddings": c.max_context,
+        "dtype": "bfloat16",
+    }
+
+
+def target_config(c: TargetConfig) -> dict[str, object]:
+    half = c.rotary_dim // 2
+    third = half // 3
+    return {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        **_shared_config(c),
         "attention_dropout": 0.0,
         "attn_output_gate": True,
         "full_attention_interval": c.interval,
@@ -59,7 +68,6 @@ def target_config(c: TargetConfig) -> dict[str, object]:
         "linear_value_head_dim": c.value_dim,
         "linear_conv_kernel_dim": c.conv_width,
         "mamba_ssm_dtype": "float32",
-        "max_position_embeddings": c.max_context,
         "mtp_num_hidden_layers": 1,
         "mtp_use_dedicated_embeddings": False,
         "rope_parameters": {
@@ -75,7 +83,6 @@ def target_config(c: TargetConfig) -> dict[str, object]:
         "bos_token_id": None,
         "eos_token_id": END_ID,
         "pad_token_id": PAD_ID,
-        "dtype": "bfloat16",
     }
 
 
@@ -91,31 +98,15 @@ def drafter_config(c: BlockConfig) -> dict[str, object]:
     return {
         "architectures": ["DFlash2DraftModel" if c.dynamic else "DFlashDraftModel"],
         "model_type": "qwen3",
-        "vocab_size": c.vocab,
-        "hidden_size": c.hidden,
-        "intermediate_size": c.ffn,
-        "num_hidden_layers": c.layers,
-        "num_attention_heads": c.heads,
-        "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": c.eps,
-        "attention_bias": False,
-        "max_position_embeddings": c.max_context,
+        **_shared_config(c),
         "rope_parameters": {"rope_type": "default", "rope_theta": c.theta},
         "layer_types": ["sliding_attention"] * c.layers,
         "sliding_window": c.window,
         "is_causal": False,
         "num_target_layers": c.target_layers,
         "tie_word_embeddings": False,
-        "dtype": "bfloat16",
         "dflash_config": inner,
     }
-
-
-def write_json(file: Path, content: object) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def export_target(

@@ -6,8 +6,7 @@ model; not how paceline serves.
 
 import torch
 
-from paceline.train.chats import END_ID, PAD_ID
-from paceline.train.target import Cache, GatedAttention, Layer, Target, pack, rope_tables
+from paceline.train.target import Attention, Cache, Layer, Target, pack, rope_tables
 
 _CHECK_EVERY = 16
 
@@ -16,10 +15,10 @@ _CHECK_EVERY = 16
 def generate(
     target: Target, prompts: list[list[int]], new_tokens: int, temperature: torch.Tensor, seed: int = 0
 ) -> list[list[int]]:
-    """One reply per prompt, END_ID included where it came; temperature [B], 0 is greedy."""
-    device = target.model.embed_tokens.weight.device
+    """One reply per prompt, end mark included where it came; temperature [B], 0 is greedy."""
+    device, end_id = target.model.embed_tokens.weight.device, target.config.end_id
     longest = max(len(p) for p in prompts)
-    ids = torch.full((len(prompts), longest), PAD_ID)
+    ids = torch.full((len(prompts), longest), target.config.pad_id)
     for row, prompt in enumerate(prompts):
         ids[row, longest - len(prompt) :] = torch.tensor(prompt)
     ids = ids.to(device)
@@ -33,18 +32,18 @@ def generate(
             cache.tensors = [torch.nn.functional.pad(t, (0, 0, 0, room - longest)) for t in cache.tensors]
     noise = torch.Generator(device).manual_seed(seed)
     token = _sample(target.logits(hidden[:, -1]), temperature, noise)
-    replies, finished = [token], token == END_ID
+    replies, finished = [token], token == end_id
     place = torch.arange(room, device=device)
     real = place >= longest - lengths[:, None]
     for at in range(longest, longest + new_tokens - 1):
         if at % _CHECK_EVERY == 0 and bool(finished.all()):
             break
         hidden = _step(target, token, at, (real & (place <= at))[:, None, None], caches)
-        token = torch.where(finished, END_ID, _sample(target.logits(hidden), temperature, noise))
-        finished = finished | (token == END_ID)
+        token = torch.where(finished, end_id, _sample(target.logits(hidden), temperature, noise))
+        finished = finished | (token == end_id)
         replies.append(token)
     rows = torch.stack(replies, 1).tolist()
-    return [row[: row.index(END_ID) + 1] if END_ID in row else row for row in rows]
+    return [row[: row.index(end_id) + 1] if end_id in row else row for row in rows]
 
 
 def _step(target: Target, token: torch.Tensor, at: int, mask: torch.Tensor, caches: list[Cache]) -> torch.Tensor:
@@ -55,7 +54,7 @@ def _step(target: Target, token: torch.Tensor, at: int, mask: torch.Tensor, cach
         assert isinstance(layer, Layer)
         n = layer.input_layernorm(x)
         if layer.full:
-            assert isinstance(layer.self_attn, GatedAttention)
+            assert isinstance(layer.self_attn, Attention)
             x = x + layer.self_attn.step(n, cos, sin, at, mask, cache)
         else:
             x = x + layer.linear_attn.step(n, cache)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from paceline.train.target import GatedAttention, Linear, Mlp, OffsetNorm, Packed, Target, TargetConfig
+from paceline.train.target import Attention, Linear, Mlp, OffsetNorm, Packed, Target, TargetConfig
 
 
 class _HeadLayer(nn.Module):
@@ -17,7 +17,7 @@ class _HeadLayer(nn.Module):
         super().__init__()
         self.input_layernorm = OffsetNorm(c.hidden, c.eps)
         self.post_attention_layernorm = OffsetNorm(c.hidden, c.eps)
-        self.self_attn = GatedAttention(c, 0.5)
+        self.self_attn = Attention(c, 0.5)
         self.mlp = Mlp(c.hidden, c.ffn, 0.5)
 
 
@@ -58,12 +58,17 @@ class MtpHead(nn.Module):
     def loss(
         self, target: Target, ids: torch.Tensor, answer: torch.Tensor, packed: Packed, steps: int
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Mean cross-entropy over steps, and the accuracy of every step, on answer tokens (answer [B, T] bool)."""
+        """Mean cross-entropy over steps on answer tokens (answer [B, T] bool), and figures: the accuracy of every step, and
+        the expected tokens per round with a draft from every step."""
         with torch.no_grad():
             hidden, _ = target(ids, packed)
         outputs = self(target, ids, hidden, packed, steps)
         total = torch.zeros((), device=ids.device)
         figures = {}
+        # A chain is named by the slot s where it starts: it counts if all its steps do.
+        chains = answer.shape[1] - steps - 1
+        whole = torch.ones_like(answer[:, :chains])
+        right = []
         for j in range(steps):
             # Slot t predicts token t + 2; its chain starts at slot t − j, whose document it must share.
             keep = torch.zeros_like(answer)
@@ -71,8 +76,12 @@ class MtpHead(nn.Module):
             labels = _shift(ids, -2)[keep]
             logits = target.logits(outputs[j][keep]).float()
             total = total + F.cross_entropy(logits, labels) / steps
-            figures[f"accuracy_{j + 1}"] = (logits.argmax(-1) == labels).float().mean()
-        return total, figures
+            hit = torch.zeros_like(keep).masked_scatter_(keep, logits.argmax(-1) == labels)
+            figures[f"accuracy_{j + 1}"] = hit.sum() / keep.sum()
+            whole &= keep[:, j : j + chains]
+            right.append(hit[:, j : j + chains])
+        runs = torch.stack(right).int().cumprod(0).sum(0)
+        return total, {"tokens_per_round": 1 + (runs * whole).sum() / whole.sum().clamp_min(1), **figures}
 
 
 def _shift(x: torch.Tensor, by: int) -> torch.Tensor:

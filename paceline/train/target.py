@@ -1,4 +1,4 @@
-"""The hybrid target as a training module: gated attention every fourth layer, Gated DeltaNet in the others.
+"""The target as a training module: attention every `interval`-th layer, Gated DeltaNet in the others; dense models too.
 
 Parameter names are the checkpoint's (`model.layers.0.linear_attn.in_proj_qkv.weight`, …), so `state_dict()` is the export.
 Weights are fp32; activations run in `dtype` (bf16 on a GPU), the delta rule in fp32. Rows hold several documents; none sees
@@ -12,13 +12,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from paceline.train import delta
+from paceline.train.chats import END_ID, PAD_ID
 
 Tensors = list[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
-    """Shapes of the target. Every `interval`-th layer is full attention."""
+    """Shapes of the target, by default the embedded model's. Every `interval`-th layer is full attention.
+
+    `gated`, `qk_norm`: attention with an output gate, with normalised queries and keys. `offset_norms`: norms multiply by
+    (1 + w). `end_id` ends a reply, `pad_id` fills rows."""
 
     vocab: int = 4096
     hidden: int = 256
@@ -37,6 +41,11 @@ class TargetConfig:
     theta: float = 100000.0
     max_context: int = 4096
     eps: float = 1e-6
+    gated: bool = True
+    qk_norm: bool = True
+    offset_norms: bool = True
+    end_id: int = END_ID
+    pad_id: int = PAD_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,29 +140,39 @@ class Mlp(nn.Module):
         return down
 
 
-class GatedAttention(nn.Module):
+def norm_of(c: TargetConfig, width: int) -> OffsetNorm:
+    return OffsetNorm(width, c.eps) if c.offset_norms else PlainNorm(width, c.eps)
+
+
+class Attention(nn.Module):
     def __init__(self, c: TargetConfig, scale: float) -> None:
         super().__init__()
         self.c = c
-        self.q_proj = Linear(c.hidden, 2 * c.heads * c.head_dim)
+        self.q_proj = Linear(c.hidden, (2 if c.gated else 1) * c.heads * c.head_dim)
         self.k_proj, self.v_proj = (Linear(c.hidden, c.kv_heads * c.head_dim) for _ in range(2))
         self.o_proj = Linear(c.heads * c.head_dim, c.hidden, scale)
-        self.q_norm, self.k_norm = OffsetNorm(c.head_dim, c.eps), OffsetNorm(c.head_dim, c.eps)
+        if c.qk_norm:
+            self.q_norm, self.k_norm = norm_of(c, c.head_dim), norm_of(c, c.head_dim)
 
     def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """→ q [B, H, T, D], gate [B, T, H, D], k, v [B, Hkv, T, D]"""
-        q, gate = self.q_proj(x).unflatten(-1, (self.c.heads, 2, self.c.head_dim)).unbind(-2)
-        k, v = (p(x).unflatten(-1, (self.c.kv_heads, self.c.head_dim)) for p in (self.k_proj, self.v_proj))
-        q, k = self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2)
-        return rotate(q, cos, sin), gate, rotate(k, cos, sin), v.transpose(1, 2)
+        """→ q [B, H, T, D], gate [B, T, H, D] (empty without one), k, v [B, Hkv, T, D]"""
+        c = self.c
+        q, gate = self.q_proj(x).unflatten(-1, (c.heads, -1)).tensor_split((c.head_dim,), -1)
+        k, v = (p(x).unflatten(-1, (c.kv_heads, c.head_dim)) for p in (self.k_proj, self.v_proj))
+        if c.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return rotate(q.transpose(1, 2), cos, sin), gate, rotate(k.transpose(1, 2), cos, sin), v.transpose(1, 2)
 
     def attend(
         self, q: torch.Tensor, gate: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
         groups = self.c.heads // self.c.kv_heads
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
-        out: torch.Tensor = self.o_proj((y * torch.sigmoid(gate)).flatten(2))
+        return self.finish(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2), gate)
+
+    def finish(self, y: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """y [B, T, H, D]"""
+        out: torch.Tensor = self.o_proj((y * torch.sigmoid(gate) if self.c.gated else y).flatten(2))
         return out
 
     def forward(self, x: torch.Tensor, packed: Packed, cache: Cache | None) -> torch.Tensor:
@@ -165,10 +184,13 @@ class GatedAttention(nn.Module):
     def step(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at: int, mask: torch.Tensor, cache: Cache
     ) -> torch.Tensor:
+        """One position per row. The heads that share keys stand in the place of queries, so that no key is copied."""
         q, gate, k, v = self.project(x, cos, sin)
-        cache.tensors[0][:, :, at : at + 1], cache.tensors[1][:, :, at : at + 1] = k, v
         keys, values = cache.tensors
-        return self.attend(q, gate, keys, values, mask)
+        keys[:, :, at : at + 1], values[:, :, at : at + 1] = k, v
+        q = q.squeeze(2).reshape(len(x), self.c.kv_heads, -1, self.c.head_dim)  # [B, Hkv, H / Hkv, D]
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        return self.finish(y.flatten(1, 2)[:, None], gate)
 
 
 class GatedDeltaNet(nn.Module):
@@ -237,12 +259,11 @@ class Layer(nn.Module):
 
     def __init__(self, c: TargetConfig, full: bool, scale: float) -> None:
         super().__init__()
-        self.input_layernorm = OffsetNorm(c.hidden, c.eps)
-        self.post_attention_layernorm = OffsetNorm(c.hidden, c.eps)
+        self.input_layernorm, self.post_attention_layernorm = norm_of(c, c.hidden), norm_of(c, c.hidden)
         self.mlp = Mlp(c.hidden, c.ffn, scale)
         self.full = full
         if full:
-            self.self_attn = GatedAttention(c, scale)
+            self.self_attn = Attention(c, scale)
         else:
             self.linear_attn = GatedDeltaNet(c, scale)
 
@@ -260,7 +281,7 @@ class _Body(nn.Module):
         nn.init.normal_(self.embed_tokens.weight, std=0.02)
         scale = (2 * c.layers) ** -0.5
         self.layers = nn.ModuleList(Layer(c, (i + 1) % c.interval == 0, scale) for i in range(c.layers))
-        self.norm = OffsetNorm(c.hidden, c.eps)
+        self.norm = norm_of(c, c.hidden)
 
 
 class Target(nn.Module):

@@ -52,10 +52,10 @@ def test_the_published_drafter() -> None:
     spec = MODELS.get("qwen3_5_text").spec(shape.text, shape.name)
     two = DESCRIBERS.get("dflash2")(spec, 2, open_config(shape.folder / "drafters" / "dflash2"))
     assert 0 < 3_848_817_896 - two.weights_bytes < 20_000
-    assert two.slot_bytes(131_072, 7) == 40 * 2**20
+    assert (two.slot_bytes(131_072), two.token_bytes) == (40 * 2**20, 0)
     one = DESCRIBERS.get("dflash")(spec, 2, open_config(shape.folder / "drafters" / "dflash"))
     assert (two.weights_bytes - one.weights_bytes) // 2 == pytest.approx(194.2e6, rel=1e-3)
-    assert one.slot_bytes(131_072, 7) == (4 * 2048 + 131_072) * 4096
+    assert (one.slot_bytes(131_072), one.token_bytes) == (4 * 2048 * 4096, 4096)
 
 
 def test_smollm2_is_what_its_file_says() -> None:

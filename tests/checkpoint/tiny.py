@@ -133,14 +133,16 @@ _QWEN35_NAMES = {
 }  # fmt: skip
 _QWEN35_TOP = {
     "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight", "mtp.fc.weight": "blk.4.nextn.eh_proj.weight",
-    "mtp.pre_fc_norm_embedding.weight": "blk.4.nextn.enorm.weight",
-    "mtp.pre_fc_norm_hidden.weight": "blk.4.nextn.hnorm.weight", "mtp.norm.weight": "blk.4.nextn.shared_head_norm.weight",
+    "lm_head.weight": "output.weight", "mtp.fc.weight": "blk.{block}.nextn.eh_proj.weight",
+    "mtp.pre_fc_norm_embedding.weight": "blk.{block}.nextn.enorm.weight",
+    "mtp.pre_fc_norm_hidden.weight": "blk.{block}.nextn.hnorm.weight",
+    "mtp.norm.weight": "blk.{block}.nextn.shared_head_norm.weight",
 }  # fmt: skip
 
 
-def _converted(name: str, values: np.ndarray) -> np.ndarray:
-    hk, hv, qk_rows = 2, 6, 2 * 2 * 8
+def converted(name: str, values: np.ndarray, hk: int = 2, hv: int = 6, key_dim: int = 8) -> np.ndarray:
+    """What the conversion does to the values of the tensor with this Hugging Face name; hk key heads, hv value heads."""
+    qk_rows = 2 * hk * key_dim
     if name.endswith("linear_attn.in_proj_qkv.weight"):
         return np.concatenate([values[:qk_rows], _tiled(values[qk_rows:], hk, hv)])
     if name.endswith("conv1d.weight"):
@@ -173,13 +175,13 @@ def write_qwen35(path: Path, state: dict[str, torch.Tensor], mtp_layers: int = 0
         writer.add_nextn_predict_layers(mtp_layers)
     add_tokenizer(writer, "qwen35")
     for name, tensor in state.items():
-        writer.add_tensor(_qwen35_name(name), np.ascontiguousarray(_converted(name, tensor.numpy())))
+        writer.add_tensor(qwen35_name(name), np.ascontiguousarray(converted(name, tensor.numpy())))
     finish(writer)
     return path
 
 
-def _qwen35_name(name: str) -> str:
+def qwen35_name(name: str, layers: int = 4) -> str:
     if name in _QWEN35_TOP:
-        return _QWEN35_TOP[name]
+        return _QWEN35_TOP[name].format(block=layers)
     family, _, layer, suffix = name.split(".", 3) if name.startswith("model.") else ("mtp", "", *name.split(".", 3)[2:])
-    return f"blk.{int(layer) + (4 if family == 'mtp' else 0)}.{_QWEN35_NAMES[suffix]}"
+    return f"blk.{int(layer) + (layers if family == 'mtp' else 0)}.{_QWEN35_NAMES[suffix]}"

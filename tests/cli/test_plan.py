@@ -45,7 +45,7 @@ def test_json(run: Run) -> None:
     assert all(type(item["bytes"]) is int and item["bytes"] >= 0 for item in found["items"])
     assert sum(item["bytes"] for item in found["items"]) == found["total_bytes"] <= found["available_bytes"]
     assert found["kv_capacity_tokens"] >= 330_000 and found["kv_bytes_per_token"] == 18_432
-    assert found["state_checkpoint_bytes"] == 195_897_344
+    assert found["state_checkpoint_bytes"] == 195_887_104
     assert found["full_requests"] == found["kv_capacity_tokens"] / 131_072
     assert set(found["largest"]) == {
         "max_context", "max_concurrency", "draft_tokens", "state_checkpoints", "kv_capacity", "kv_dtype", "drafter",
@@ -79,6 +79,23 @@ def test_a_refusal_names_bytes_and_flags(run: Run) -> None:
             arguments.remove("--draft-tokens")
             arguments.remove("15")
         assert run("qwen3.8-27b", *arguments, "--json")[0] == 0, hint
+
+
+@pytest.mark.parametrize(
+    "model,drafter",
+    [("embedded", "dflash2"), ("smollm2", "dflash2"), ("qwen3.8-27b", "dflash2"), ("qwen3.5-4b", "ngram")],
+)
+def test_auto_takes_the_drafter_that_the_model_brings(run: Run, model: str, drafter: str) -> None:
+    arguments = (model, "--max-context", "1024", "--device-memory", "80GB", "--json")
+    found = json.loads(run(*arguments)[1])
+    assert (found["drafter"], found["draft_tokens"]) == (drafter, 7)
+    assert found["items"] == json.loads(run(*arguments, "--drafter", drafter)[1])["items"]
+
+
+def test_a_token_costs_what_the_drafter_keeps_of_it(run: Run) -> None:
+    arguments = ("qwen3.8-27b", "--device-memory", "80GB", "--max-context", "8192", "--drafter", "mtp", "--json")
+    found = json.loads(run(*arguments)[1])
+    assert found["kv_bytes_per_token"] == found["law"]["bytes_per_kv_token"] == 65_536 + 4096
 
 
 def test_nothing_helps(run: Run) -> None:
@@ -149,8 +166,9 @@ def test_this_machine_and_small_models(run: Run) -> None:
         (["--drafter", "mtp"], ["--drafter", "mtp", "smollm2"]),
         (["--drafter", "dflash"], ["--drafter", "dflash", "--drafter-config"]),
         (["--drafter", "dflash", "--drafter-config", "/no/such"], ["--drafter-config", "/no/such"]),
-        (["--drafter-config", "/no/such"], ["--drafter-config", "/no/such", "ngram"]),
-        (["--layout", "reference"], ["--draft-tokens", "7", "ngram"]),
+        (["--drafter-config", "/no/such"], ["--drafter-config", "/no/such", "add --drafter"]),
+        (["--drafter", "ngram", "--drafter-config", "/no"], ["--drafter-config", "/no", "ngram"]),
+        (["--layout", "reference", "--drafter", "ngram"], ["--draft-tokens", "7", "ngram"]),
         (["--draft-tokens", "16"], ["--draft-tokens", "16", "15"]),
         (["--drafter", "none", "--draft-tokens", "3"], ["--draft-tokens", "3", "none"]),
         (["--state-checkpoints", "-1"], ["--state-checkpoints", "-1"]),

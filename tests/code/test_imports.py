@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "drafters", "runner",
     },
     "planning": {"memory", "quant", "checkpoint", "models", "drafters"},
-    "cli": {"build", "planning", "memory", "server", "measure"},
+    "cli": {"build", "planning", "memory", "server", "measure", "train"},
     "__main__": {"cli"},
 }  # fmt: skip
 TORCH_FREE = ("core", "memory", "scheduler", "engine", "text", "server", "measure", "build", "planning", "cli")

@@ -20,10 +20,9 @@ CLI = {"paceline.cli.*"}  # what a person may write, in help texts and defaults
 DEFAULTS = {"paceline.build"}
 READERS = {"paceline.checkpoint.*"}  # what files call things: architectures, and the names of models to fetch
 TRAIN = {"paceline.train.*"}  # recipes make concrete models
-BENCH = {"paceline.measure.settings"}  # a bench has a drafter by default, as the server does
 
 WHERE: dict[str, set[str]] = {
-    "ngram": {"paceline.drafters", "paceline.drafters.ngram"} | CLI | DEFAULTS | BENCH,
+    "ngram": {"paceline.drafters", "paceline.drafters.ngram"} | CLI | DEFAULTS,
     "mtp": {"paceline.drafters", "paceline.drafters.mtp"} | CLI | READERS | TRAIN,
     "dflash": {"paceline.drafters", "paceline.drafters.dflash", "paceline.drafters.block_config"} | CLI | TRAIN,
     "dflash2": {"paceline.drafters", "paceline.drafters.dflash2"} | CLI | TRAIN,
@@ -36,7 +35,7 @@ WHERE: dict[str, set[str]] = {
     "fp8": {"paceline.quant.*"} | CLI,
     "nvfp4": {"paceline.quant.*"} | CLI,
     "k8v4": {"paceline.quant.*"} | CLI,
-    "smollm2": {"paceline.checkpoint.pull", "paceline.checkpoint.shapes"} | CLI | DEFAULTS,
+    "smollm2": {"paceline.checkpoint.pull", "paceline.checkpoint.shapes"} | CLI,
 }
 
 

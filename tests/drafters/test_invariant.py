@@ -1,6 +1,5 @@
 """Invariant 1 with model drafters: same seed, same tokens, for every drafter, K, C and chunk size."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,16 @@ from paceline.core.request import Request
 from paceline.drafters import DRAFTERS
 from paceline.drafters.base import Drafter, Observed, Target, Want
 from paceline.runner.drafter import CheckpointSource
-from tests.kit import drafter_files, models
+from tests.kit import cross, drafter_files, models
 from tests.kit.drafters import ScriptedDrafter
 from tests.kit.run import Maker, Model, load, run, sampling
 
-SAMPLINGS = {
-    "greedy": sampling(),
-    "sampled": sampling(temperature=0.6, top_p=0.95, top_k=20, presence_penalty=1.0, seed=23),
-}
-LENGTHS = (1, 4, 16, 70)
+SAMPLINGS = (
+    sampling(),
+    sampling(temperature=0.6, top_p=0.95, top_k=20, presence_penalty=1.0, seed=23),
+)
+LENGTHS = (1, 4, 16, 70, 2, 33, 65, 9)
+LIMITS = (9, 10, 11, 12, 40, 9, 40, 10)  # 40: several windows of 16
 HYBRID = models.hybrid_config()
 
 
@@ -34,15 +34,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Helped:
-    """A model drafter whose every second draft is replaced by the right token, so that windows are accepted in part."""
+    """A model drafter whose drafts are replaced by the answer's tokens; `kind` as ScriptedDrafter's: half accepts windows in
+    part, right as a whole."""
 
-    def __init__(self, inner: Drafter, answers: dict[tuple[int, ...], list[int]], vocab: int) -> None:
-        self.inner, self.script = inner, ScriptedDrafter(answers, "half", vocab)
+    def __init__(
+        self, inner: Drafter, answers: dict[tuple[int, ...], list[int]], vocab: int, kind: str = "half"
+    ) -> None:
+        self.inner, self.script = inner, ScriptedDrafter(answers, kind, vocab)
         self.spec = inner.spec
 
-    def open(self, slot: int) -> None:
-        self.inner.open(slot)
-        self.script.open(slot)
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        self.inner.open(slot, tokens, filled)
+        self.script.open(slot, tokens, filled)
+
+    def save(self, slot: int, place: int) -> None:
+        self.inner.save(slot, place)
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.inner.copy_page(source, target)
+
+    def restore(self, slot: int, place: int) -> None:
+        self.inner.restore(slot, place)
 
     def observe(self, rows: list[Observed]) -> None:
         self.inner.observe(rows)
@@ -62,38 +74,47 @@ def maker(name: str, folders: dict[str, Path]) -> Maker:
     return lambda target: DRAFTERS.get(name)(target, CheckpointSource(folders[name]))
 
 
-def requests(kind: str) -> list[Request]:
+def requests() -> list[Request]:
     prompts = [torch.randint(1, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in LENGTHS]
     return [
-        Request(id=i, prompt=p, max_tokens=9 + i, sampling=SAMPLINGS[kind], stop_ids=[0], min_tokens=i % 2 * 3)
-        for i, p in enumerate(prompts)
+        Request(id=i, prompt=p, max_tokens=m, sampling=SAMPLINGS[i % 2], stop_ids=[0], min_tokens=i // 2 % 2 * 3)
+        for i, (p, m) in enumerate(zip(prompts, LIMITS, strict=True))
     ]
 
 
-@pytest.mark.parametrize("kind", SAMPLINGS)
-@pytest.mark.parametrize(
-    "name,family", [("mtp", "hybrid"), ("dflash", "hybrid"), ("dflash2", "hybrid"), ("dflash2", "llama")]
-)
-def test_same_tokens_with_every_drafter(name: str, family: str, kind: str, folders: dict[str, Path]) -> None:
+POINTS = {
+    ("mtp", "hybrid"): cross.thin("mtp", 0),
+    ("dflash", "hybrid"): cross.thin("dflash", 1),
+    ("dflash2", "hybrid"): cross.whole("dflash2"),
+    ("dflash2", "llama"): cross.thin("dflash2", 2),
+}
+
+
+@pytest.mark.parametrize("name,family", POINTS)
+def test_same_tokens_with_every_drafter(name: str, family: str, folders: dict[str, Path]) -> None:
+    """Random drafters draft nothing right, which rejects whole windows; helped ones get them accepted in part or whole."""
     model: Model = load(folders[family], "bf16")
-    work = requests(kind)
+    work = requests()
     base = run(model, work, max_concurrency=1, threads=1)
     expected = [(reply.ids, reply.reason) for reply in base]
-    answers = {tuple(r.prompt): reply.ids for r, reply in zip(work, base, strict=True)}
     own = maker(name, folders)
 
-    def helped(target: Target) -> Helped:
-        return Helped(own(target), answers, target.vocab)
+    def helped(kind: str) -> Maker:
+        answers = {tuple(r.prompt): reply.ids for r, reply in zip(work, base, strict=True)}
+        return lambda target: Helped(own(target), answers, target.vocab, kind)
 
-    def same(drafter: Callable[[Target], Drafter], k: int, c: int, chunk: int) -> None:
-        got = run(model, work, drafter, k % 2, draft_tokens=k, max_concurrency=c, prefill_chunk=chunk, threads=1)
-        assert [(reply.ids, reply.reason) for reply in got] == expected, (k, c)
-        assert sum(reply.tally.at(len(reply.ids)).proposed for reply in got) > 0
+    def same(drafter: Maker, at: cross.Point) -> list[tuple[int, int, int]]:
+        values = {"draft_tokens": at.k, "max_concurrency": at.c, "prefill_chunk": at.chunk}
+        got = run(model, work, drafter, at.stagger, threads=1, **values)
+        assert [(reply.ids, reply.reason) for reply in got] == expected, at
+        return [each for reply in got for each in reply.rounds if each[1]]
 
-    for k in (1, 3, 7, 15):
-        for c in (1, 2, 4):
-            same(own, k, c, 64 if c == 2 else 128)
-        same(helped, k, 2, 64)
+    for point in POINTS[name, family]:
+        assert same(own, point)
+    for point in cross.thin(name, 3):
+        rounds = same(helped("half"), point)
+        assert point.k == 1 or any(0 < accepted < proposed for _, proposed, accepted in rounds)
+    assert (16, 15, 15) in same(helped("right"), cross.Point(name, 15, 2, 64, 0))
 
 
 def test_a_cut_and_a_new_request_on_its_slot(folders: dict[str, Path]) -> None:

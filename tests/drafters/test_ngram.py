@@ -15,11 +15,11 @@ WITHOUT_WEIGHTS = [name for name, source in WEIGHTS_FROM.items() if source is We
 
 def seen(slot: int, tokens: list[int]) -> Observed:
     """These drafters read tokens alone."""
-    return Observed(slot, first_token=0, tokens=tokens, start=0, taps=None, hidden=None)
+    return Observed(slot, first_token=0, tokens=tokens, start=0, taps=None, hidden=None, pages=[])
 
 
 def want(slot: int, k: int) -> Want:
-    return Want(slot, k, anchor=0, position=0, view=cast(DraftView, None))
+    return Want(slot, k, anchor=0, position=0, view=cast(DraftView, None), pages=[])
 
 
 def searched(text: list[int], k: int) -> list[int]:
@@ -41,7 +41,7 @@ def searched(text: list[int], k: int) -> list[int]:
 
 def after(text: list[int], k: int) -> list[int]:
     drafter = NgramDrafter()
-    drafter.open(0)
+    drafter.open(0, [], 0)
     drafter.observe([seen(0, text)])
     (drafts,) = drafter.propose([want(0, k)])
     return drafts
@@ -54,7 +54,7 @@ def test_proposals_equal_a_search(vocab: int) -> None:
     proposed = 0
     for _ in range(60):
         drafter = NgramDrafter()
-        drafter.open(3)
+        drafter.open(3, [], 0)
         text: list[int] = []
         while len(text) < 60:
             part = [chance.randrange(vocab) for _ in range(chance.choice((1, 1, 2, 5, 17)))]
@@ -94,7 +94,7 @@ def test_nothing_repeats_nothing_is_proposed(text: list[int]) -> None:
 def test_two_slots_do_not_see_each_other() -> None:
     drafter = NgramDrafter()
     for slot in (0, 1):
-        drafter.open(slot)
+        drafter.open(slot, [], 0)
     drafter.observe([seen(0, [1, 2, 3, 1]), seen(1, [1, 2, 9, 1])])
     drafter.observe([seen(1, [2]), seen(0, [2])])
     assert drafter.propose([want(0, 2), want(1, 2)]) == [[3, 1], [9, 1]]
@@ -107,7 +107,7 @@ def made(name: str) -> Drafter:
 
 def served(drafter: Drafter, slot: int, text: list[int], k: int) -> list[list[int]]:
     """A request's life in a slot: a prompt in chunks, then one round after the other. All proposals."""
-    drafter.open(slot)
+    drafter.open(slot, [], 0)
     drafts = []
     for start in range(0, len(text) // 2, 5):
         drafter.observe([seen(slot, text[start : min(start + 5, len(text) // 2)])])
@@ -139,7 +139,7 @@ class TestContract:
     def test_open_forgets_a_slot_that_was_never_closed(self, name: str, k: int) -> None:
         fresh = served(made(name), 2, TEXTS[1], k)
         used = made(name)
-        used.open(2)
+        used.open(2, [], 0)
         used.observe([seen(2, TEXTS[0])])
         used.propose([want(2, k)])
         assert served(used, 2, TEXTS[1], k) == fresh
@@ -148,12 +148,12 @@ class TestContract:
         alone = []
         for text in TEXTS:
             drafter = made(name)
-            drafter.open(0)
+            drafter.open(0, [], 0)
             drafter.observe([seen(0, text)])
             alone += drafter.propose([want(0, k)])
         together = made(name)
         for slot in range(3):
-            together.open(slot)
+            together.open(slot, [], 0)
         together.observe([seen(slot, text[:20]) for slot, text in enumerate(TEXTS)])
         together.observe([seen(slot, text[20:]) for slot, text in reversed(list(enumerate(TEXTS)))])
         assert together.propose([want(2, k), want(0, k), want(1, k)]) == [alone[2], alone[0], alone[1]]
@@ -162,7 +162,7 @@ class TestContract:
 
     def test_proposing_changes_nothing(self, name: str, k: int) -> None:
         drafter = made(name)
-        drafter.open(0)
+        drafter.open(0, [], 0)
         drafter.observe([seen(0, list(TEXTS[0]))])
         first = drafter.propose([want(0, k)])
         first[0].append(99)  # what it hands out is the caller's
@@ -175,9 +175,9 @@ class TestContract:
 
     def test_close_may_come_at_any_time(self, name: str, k: int) -> None:
         drafter = made(name)
-        drafter.open(0)
+        drafter.open(0, [], 0)
         drafter.close(0)
-        drafter.open(0)
+        drafter.open(0, [], 0)
         drafter.observe([seen(0, TEXTS[2])])
         drafter.close(0)
         assert served(drafter, 0, TEXTS[1], k) == served(made(name), 0, TEXTS[1], k)

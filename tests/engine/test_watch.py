@@ -19,3 +19,11 @@ def test_low_is_judged_against_the_card_at_the_nearest_k() -> None:
     assert not watch.add(1000, 200)
     assert watch.add(1000, 150)
     assert watch.warning is not None and "states 40.0% for K = 7" in watch.warning
+
+
+def test_a_shortened_head_is_the_first_suspect() -> None:
+    """A card's figure is for the full head."""
+    for head, named in (("full", False), ("shortlist:512", True)):
+        watch = AcceptanceWatch({"7": 0.9}, 7, head)
+        assert watch.add(1000, 265)
+        assert watch.warning is not None and ("--draft-head shortlist:512" in watch.warning) is named

@@ -4,10 +4,10 @@
 """
 
 from paceline.core.spec import DrafterSpec
-from paceline.drafters.base import Observed, Want
+from paceline.drafters.base import Observed, TokensOnly, Want
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(TokensOnly):
     """`right(position in the output)` says whether that draft is the answer's token; the others are off by one."""
 
     spec = DrafterSpec()
@@ -17,8 +17,8 @@ class ScriptedDrafter:
         self.right = {"right": lambda at: True, "wrong": lambda at: False, "half": lambda at: at % 2 == 0}[kind]
         self.seen: dict[int, list[int]] = {}
 
-    def open(self, slot: int) -> None:
-        self.seen[slot] = []
+    def open(self, slot: int, tokens: list[int], filled: int) -> None:
+        self.seen[slot] = list(tokens)
 
     def observe(self, rows: list[Observed]) -> None:
         for row in rows:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.core.config import EngineConfig
-from paceline.core.messages import Event, Finished, Tally, Tokens
+from paceline.core.messages import Admitted, Event, Finished, Tally, Tokens
 from paceline.core.request import Request, SamplingParams
 from paceline.drafters.base import Drafter, Target
 from paceline.engine.loop import Engine
@@ -18,9 +18,14 @@ Maker = Callable[[Target], Drafter]
 
 @dataclass
 class Reply:
+    """`rounds`: (emitted, proposed, accepted) of every round that emitted something, the prompt's last chunk included."""
+
     ids: list[int] = field(default_factory=list)
     reason: str = ""
+    cached: int = 0
+    miss: str = ""
     tally: Tally = field(default_factory=Tally)
+    rounds: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,18 @@ def sampling(**changes: object) -> SamplingParams:
 def run(
     model: Model, requests: list[Request], drafter: Maker | None = None, stagger: int = 0, **changes: object
 ) -> list[Reply]:
-    """All requests through one engine; request i is submitted before step i · stagger. The pool must be whole at the end."""
+    """All requests through one engine; request i is submitted before step i · stagger, or, with stagger −1, when the ones
+    before it have ended. The pool must be whole at the end."""
     cfg = config(weights=model.format, **changes)
     replies: dict[int, Reply] = {request.id: Reply() for request in requests}
 
     def publish(event: Event) -> None:
-        if isinstance(event, Tokens):
+        if isinstance(event, Admitted):
+            replies[event.id].cached, replies[event.id].miss = event.cached, event.miss
+        elif isinstance(event, Tokens):
             replies[event.id].ids += event.ids
             replies[event.id].tally.add(len(event.ids), event.proposed, event.accepted)
+            replies[event.id].rounds.append((len(event.ids), event.proposed, event.accepted))
         elif isinstance(event, Finished):
             assert not replies[event.id].reason, "finished twice"
             replies[event.id].reason = event.reason
@@ -70,7 +79,7 @@ def run(
     engine = Engine(TorchBackend(cfg, model.weights, drafter), cfg, publish)
     waiting, steps = list(requests), 0
     while waiting or engine.busy:
-        while waiting and steps >= (len(requests) - len(waiting)) * stagger:
+        while waiting and (steps >= (len(requests) - len(waiting)) * stagger if stagger >= 0 else not engine.busy):
             engine.submit(waiting.pop(0))
         engine.step()
         steps += 1

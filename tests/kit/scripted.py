@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from paceline.core.batch import Batch, Row, RowOut, StepOut
-from paceline.core.config import PAGE_TOKENS, EngineConfig
+from paceline.core.batch import Batch, Opened, Row, RowOut, StepOut
+from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
 from paceline.core.errors import EngineError
 from paceline.core.request import FinishReason, Request
 
@@ -44,6 +44,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     drafts: list[int] = []
     replies: list[tuple[list[int], list[int]]] = []
     vocab: int = 1000
+    stateful: bool = True
     step_delay_s: float = 0.0
     lives: list[Life] = []
     lives_file: str = ""
@@ -74,10 +75,13 @@ def default_token(prompt: list[int], index: int, vocab: int) -> int:
 
 @dataclass(slots=True)
 class _Slot:
+    """`filled` tokens are in the pages; of the output all but the last belong there before the next window."""
+
     request: Request
     reply: list[int]
+    output: list[int] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
-    prefilled: int = 0
+    filled: int = 0
     produced: int = 0
     emissions: int = 0
     next_drafts: int = 0
@@ -96,6 +100,8 @@ class ScriptedBackend:
             raise EngineError(self._life.start_error)
         self._slots: dict[int, _Slot] = {}
         self._closed = False
+        self._pages: dict[int, list[int]] = {}
+        self._checkpoints: dict[int, list[int]] = {}
         self.steps = 0
         self.batches: list[Batch] = []
 
@@ -112,6 +118,16 @@ class ScriptedBackend:
             time.sleep(self._script.step_delay_s)
         rows = [self._run_row(row) for row in batch.rows]
         return StepOut(rows, time.perf_counter() - started)
+
+    @property
+    def stateful(self) -> bool:
+        return self._script.stateful
+
+    def save(self, slot: int, checkpoint: int) -> None:
+        _demand(slot in self._slots, f"slot {slot} is saved but not open")
+        _demand(0 <= checkpoint < self._config.state_checkpoints, f"checkpoint {checkpoint} does not exist")
+        state = self._slots[slot]
+        self._checkpoints[checkpoint] = (state.request.prompt + state.output)[: state.filled]
 
     def close_slot(self, slot: int) -> None:
         _demand(slot in self._slots, f"slot {slot} is closed but not open")
@@ -141,10 +157,8 @@ class ScriptedBackend:
         config = self._config
         _demand(not self._closed, "a step after close")
         _demand(bool(batch.rows), "a step without rows")
-        for slot, request in batch.opened:
-            _demand(0 <= slot < config.max_concurrency, f"slot {slot} does not exist")
-            _demand(slot not in self._slots, f"slot {slot} is opened while open")
-            self._slots[slot] = _Slot(request, self._replies.get(tuple(request.prompt), []))
+        for opened in batch.opened:
+            self._open(opened)
         slots = [row.slot for row in batch.rows]
         _demand(len(set(slots)) == len(slots), f"a slot has two rows: {slots}")
         chunk_tokens = sum(len(row.tokens or ()) for row in batch.rows)
@@ -152,10 +166,43 @@ class ScriptedBackend:
         for row in batch.rows:
             _demand(row.slot in self._slots, f"slot {row.slot} has a row before it was opened")
             self._check_row(row, self._slots[row.slot])
-        owners: dict[int, int] = {}
-        for slot, state in self._slots.items():
-            for page in state.pages:
-                _demand(owners.setdefault(page, slot) == slot, f"page {page} is of slots {owners[page]} and {slot}")
+        for row in batch.rows:
+            self._write_pages(row)
+
+    def _open(self, opened: Opened) -> None:
+        slot, request, filled = opened.slot, opened.request, opened.filled
+        _demand(0 <= slot < self._config.max_concurrency, f"slot {slot} does not exist")
+        _demand(slot not in self._slots, f"slot {slot} is opened while open")
+        known = request.prompt + opened.output
+        _demand(0 <= filled < len(known), f"{opened}: its last token is not to be computed again")
+        if self._script.stateful and filled:
+            _demand(opened.restore is not None, f"{opened}: no state to go on from")
+        if opened.restore is not None:
+            _demand(self._checkpoints.get(opened.restore) == known[:filled], f"{opened}: a state of other tokens")
+        if opened.copy is not None:
+            source, target = opened.copy
+            self._pages[target] = list(self._pages.get(source, []))
+        reply = self._replies.get(tuple(request.prompt), [])
+        self._slots[slot] = _Slot(request, reply, list(opened.output), [], filled, len(opened.output))
+
+    def _write_pages(self, row: Row) -> None:
+        """What is in the pages before a row must be the sequence's tokens; what the row computes is written behind it."""
+        slot = self._slots[row.slot]
+        known = slot.request.prompt + slot.output
+        for at in range(0, row.start, PAGE_TOKENS):
+            held = self._pages.get(row.pages[at // PAGE_TOKENS], [])
+            end = min(row.start, at + PAGE_TOKENS)
+            _demand(held[: end - at] == known[at:end], f"{row}: page {row.pages[at // PAGE_TOKENS]} holds other tokens")
+        drafts = [-1] * (row.q_len - row.known)
+        for at, token in enumerate([*known[row.start : row.start + row.known], *drafts], row.start):
+            page = row.pages[at // PAGE_TOKENS]
+            for other, state in self._slots.items():
+                shared = page in state.pages and at < state.filled and other != row.slot
+                _demand(not shared, f"{row}: writes into page {page}, which slot {other} reads")
+            self._put(page, at, token)
+
+    def _put(self, page: int, at: int, token: int) -> None:
+        self._pages[page] = [*self._pages.get(page, [])[: at % PAGE_TOKENS], token]
 
     def _check_row(self, row: Row, slot: _Slot) -> None:
         prompt = slot.request.prompt
@@ -168,10 +215,10 @@ class ScriptedBackend:
         _demand(all(0 <= page < self._config.pages for page in row.pages), f"{row}: a page that does not exist")
         _demand(row.pages[: len(slot.pages)] == slot.pages, f"{row}: pages moved from {slot.pages}")
         slot.pages = list(row.pages)
+        _demand(row.start == slot.filled, f"{row}: position {slot.filled} comes next")
         if row.tokens is None:
-            _demand(slot.prefilled == len(prompt), f"{row}: a window before the prompt is done")
+            _demand(row.start == len(prompt) + slot.produced - 1, f"{row}: a window away from the anchor")
             _demand(row.known == 1 and row.sample_from == 0, f"{row}: not a window")
-            _demand(row.start == len(prompt) + slot.produced - 1, f"{row}: the anchor is elsewhere")
             drafts = row.q_len - 1
             _demand(drafts <= slot.next_drafts, f"{row}: more drafts than the {slot.next_drafts} there are")
             left = slot.request.max_tokens - slot.produced
@@ -179,21 +226,26 @@ class ScriptedBackend:
             wanted = min(slot.next_drafts, left - 1, self._config.max_context - row.start - 1)
             _demand(drafts == wanted, f"{row}: only {drafts} of {wanted} drafts are used")
             return
-        _demand(row.start == slot.prefilled, f"{row}: prompt position {slot.prefilled} comes next")
-        _demand(row.tokens == prompt[row.start : end], f"{row}: not the prompt's tokens")
+        _demand(row.tokens == (prompt + slot.output)[row.start : end], f"{row}: not the sequence's tokens")
         _demand(row.known == row.q_len == len(row.tokens), f"{row}: a chunk is known as a whole")
-        last = end == len(prompt)
-        _demand(last or end % PAGE_TOKENS == 0, f"{row}: ends inside a page")
+        _demand(end <= len(prompt) or row.start >= len(prompt), f"{row}: prompt and output in one chunk")
+        _demand(end <= len(prompt) or row.q_len <= MAX_DRAFT_TOKENS + 1, f"{row}: output in another form than a window")
+        _demand(end >= len(prompt) or end % PAGE_TOKENS == 0, f"{row}: ends inside a page")
+        last = end == len(prompt) and not slot.output
         _demand(row.sample_from == (row.q_len - 1 if last else row.q_len), f"{row}: sample_from")
 
     def _run_row(self, row: Row) -> RowOut:
         slot = self._slots[row.slot]
-        slot.prefilled += len(row.tokens or ())
+        slot.filled += len(row.tokens or ())
         if row.sample_from == row.q_len:
             return RowOut([], 0, 0, None, 0)
         drafts = row.q_len - row.known
         emitted = min(drafts + 1, self._script.run or drafts + 1)
         ids, finish = self._emit(slot, emitted)
+        slot.output += ids
+        slot.filled = len(slot.request.prompt) + slot.produced - 1
+        for at in range(row.start + row.known, slot.filled):  # accepted drafts stay
+            self._put(row.pages[at // PAGE_TOKENS], at, slot.output[at - len(slot.request.prompt)])
         slot.finished = finish is not None
         slot.next_drafts = self._drafts(slot)
         return RowOut(ids, drafts, min(emitted - 1, len(ids)), finish, slot.next_drafts)

@@ -3,7 +3,8 @@
 It makes up tokens from the prompt and the seed, so replies do not depend on K or C. FAKE_SERVER holds JSON that makes
 it misbehave: `report` (dotted paths of server_start to overwrite, only `when` flags have these values), `fail_boot`,
 `extra_tokens` (added to what the log says), `salt_when_k` (other tokens at that K), `die_after` (requests), `tick_s`,
-`reply` ("refuse" with HTTP 400, "no_id" in the header, "break" the stream with an error), `stubborn` (ignores SIGTERM).
+`drafter` (by name, what server_start says of it), `reply` ("refuse" with HTTP 400, "no_id" in the header, "break" the
+stream with an error), `stubborn` (ignores SIGTERM).
 """
 
 import argparse
@@ -62,6 +63,7 @@ class Engine:
                 "weights": "int8" if flags.weights == "auto" else flags.weights,
                 "speculative_backend": flags.drafter, "speculative_draft_window": flags.draft_tokens,
             },
+            "drafter": BEHAVIOUR.get("drafter", {}).get(flags.drafter, {}),
             "environment": {"paceline": "0", "python": "3", "torch": "none", "cpu": "fake"},
         }  # fmt: skip
         report = BEHAVIOUR.get("report", {})
@@ -72,9 +74,9 @@ class Engine:
                 start[group][key] = value
         self.write("server_start", **start)
 
-    def done(self, request_id: int, ids: list[int], rounds: int, accepted: int, clocks: dict[str, float]) -> None:
-        k = self.flags.draft_tokens
-        per_position = [accepted // k + (i < accepted % k) for i in range(k)]
+    def done(self, request_id: int, ids: list[int], hits: list[int], clocks: dict[str, float]) -> None:
+        """`hits` holds the accepted drafts of each round."""
+        k, rounds = self.flags.draft_tokens, len(hits)
         self.write(
             "request_done",
             request_id=request_id,
@@ -85,7 +87,7 @@ class Engine:
             timings_seconds=clocks,
             speculative={
                 "backend": self.flags.drafter, "draft_window": k, "rounds": rounds, "drafted_tokens": rounds * k,
-                "accepted_tokens": accepted, "accepted_per_position": per_position,
+                "accepted_tokens": sum(hits), "accepted_per_position": [sum(n > i for n in hits) for i in range(k)],
             },
         )  # fmt: skip
 
@@ -150,15 +152,17 @@ class Handler(BaseHTTPRequestHandler):
         ids = tokens(prompt, body["seed"], body["max_tokens"], k)
         self.event({"choices": [{"delta": {"role": "assistant"}}]})
         time.sleep(BEHAVIOUR.get("tick_s", 0.001))
-        first, sent, rounds, accepted = time.monotonic(), 1, 0, 0
+        first, sent = time.monotonic(), 1
+        rounds: list[int] = []
         self.event({"choices": [{"delta": {"content": "a"}}]})
         while sent < len(ids):
             time.sleep(BEHAVIOUR.get("tick_s", 0.001))
             hits = min(min(k, ids[sent] % 4), len(ids) - sent - 1)
             with engine.lock:
                 engine.row_rounds += 1
-                engine.rounds += rounds % engine.active == 0
-            rounds, accepted, sent = rounds + 1, accepted + hits, sent + hits + 1
+                engine.rounds += len(rounds) % engine.active == 0
+            rounds.append(hits)
+            sent += hits + 1
             self.event({"choices": [{"delta": {"content": "a" * (hits + 1)}}], "usage": None})
         now = time.monotonic()
         self.event({"choices": [], "usage": {"completion_tokens": len(ids), "prompt_tokens": 12}})
@@ -166,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
         clocks = {"prepare": 0.0, "queue": queue_s, "prefill": first - begun - queue_s, "decode": now - first}
         with engine.lock:
             engine.active -= 1
-            engine.done(request_id, ids, rounds, accepted, clocks | {"ttft": first - begun, "total": now - begun})
+            engine.done(request_id, ids, rounds, clocks | {"ttft": first - begun, "total": now - begun})
             if engine.active == 0:
                 engine.throughput(0)
         engine.slots.release()

@@ -15,10 +15,11 @@ from paceline.core.errors import ConfigError
 from paceline.measure.campaign import run_bench
 from paceline.measure.probe import PointRefused, Probe, check_configuration
 from paceline.measure.record import PointRecord, read_json, read_rows
-from paceline.measure.settings import BenchSettings, Point
+from paceline.measure.settings import BenchSettings, Point, Speculation, parse_speculation
 from paceline.measure.summary import Summary
 
 Bench = Callable[..., tuple[Path, Summary, str]]
+PLAIN = Speculation("none", 0)
 NAMES = ["none-k0-c1", "ngram-k3-c1", "none-k0-c2", "ngram-k3-c2"]
 
 
@@ -47,8 +48,25 @@ def test_whole_campaign_lands(bench: Bench) -> None:
     assert '"event": "server_stop"' in (folder / "points" / NAMES[0] / "server.jsonl").read_text()
 
 
+def test_drafters_are_compared_in_one_grid(bench: Bench, small: BenchSettings) -> None:
+    settings = msgspec.structs.replace(small, speculation=parse_speculation("ngram,mtp:2", "0,3"))
+    folder, summary, shown = bench(settings, drafter={"mtp": {"expected_acceptance": {"1": 0.9}}})
+    names = ["none-k0-c1", "ngram-k3-c1", "mtp-k2-c1", "none-k0-c2", "ngram-k3-c2", "mtp-k2-c2"]
+    assert (
+        [cell.point.name for cell in summary.cells] == names == sorted(os.listdir(folder / "points"), key=names.index)
+    )
+    assert all(cell.equal_share == 1.0 for cell in summary.cells)
+    for point in summary.settings.points():
+        command = record(folder, point.name).command
+        assert command[command.index("--drafter") + 1] == point.drafter
+        assert command[command.index("--draft-tokens") + 1] == str(point.draft_tokens)
+    assert [point.concurrency for point in summary.fastest] == [1, 2]
+    # Said when the first such point lands, and again at the end.
+    assert shown.count("mtp with K=2 goes beyond K=1") == 2 and len(summary.warnings) == 1
+
+
 def test_client_waits_for_text_not_for_the_role(bench: Bench, small: BenchSettings) -> None:
-    folder, _, _ = bench(msgspec.structs.replace(small, draft_tokens=(0,), concurrency=(1,)), tick_s=0.02)
+    folder, _, _ = bench(msgspec.structs.replace(small, speculation=(PLAIN,), concurrency=(1,)), tick_s=0.02)
     assert all(row.client_ttft_s >= 0.02 for row in read_rows(folder / "points" / "none-k0-c1"))
 
 
@@ -94,7 +112,7 @@ def test_each_field_is_checked(small: BenchSettings, path: str) -> None:
 
 
 def test_asked_weights_must_be_run(bench: Bench, small: BenchSettings) -> None:
-    settings = msgspec.structs.replace(small, weights="bf16", draft_tokens=(0,), concurrency=(1,))
+    settings = msgspec.structs.replace(small, weights="bf16", speculation=(PLAIN,), concurrency=(1,))
     _, summary, _ = bench(settings, report={"engine.weights": "int8"})
     assert reasons(summary) == {"none-k0-c1": "engine.weights: requested bf16, the server runs int8"}
 
@@ -132,7 +150,7 @@ def test_server_that_dies_under_load_is_named_by_its_last_words(bench: Bench) ->
     ("reply", "words"), [("refuse", "HTTP 400"), ("no_id", "x-request-id"), ("break", "fake: will not")]
 )
 def test_failed_request_fails_its_point(bench: Bench, small: BenchSettings, reply: str, words: str) -> None:
-    _, summary, _ = bench(msgspec.structs.replace(small, draft_tokens=(0,), concurrency=(2,)), reply=reply)
+    _, summary, _ = bench(msgspec.structs.replace(small, speculation=(PLAIN,), concurrency=(2,)), reply=reply)
     assert words in reasons(summary)["none-k0-c2"]
 
 
@@ -141,7 +159,7 @@ def test_server_that_will_not_stop_is_killed(
 ) -> None:
     monkeypatch.setattr("paceline.measure.child.STOP_TIMEOUT_S", 0.3)
     begun = time.monotonic()
-    _, summary, _ = bench(msgspec.structs.replace(small, draft_tokens=(0,), concurrency=(1,)), stubborn=True)
+    _, summary, _ = bench(msgspec.structs.replace(small, speculation=(PLAIN,), concurrency=(1,)), stubborn=True)
     assert reasons(summary) == {} and time.monotonic() - begun < 8
 
 
@@ -155,6 +173,8 @@ def test_folder_of_other_settings_is_refused(bench: Bench, small: BenchSettings)
     bench()
     with pytest.raises(ConfigError, match="seeds: 1 there, 2 here"):
         bench(msgspec.structs.replace(small, seeds=2))
+    with pytest.raises(ConfigError, match="speculation: none,ngram:3 there, none,mtp:2 here"):
+        bench(msgspec.structs.replace(small, speculation=parse_speculation("mtp:2", None)))
 
 
 def test_folder_with_other_things_is_refused(bench: Bench, tmp_path: Path) -> None:
@@ -183,7 +203,7 @@ def test_without_out_the_unfinished_folder_goes_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     quiet = Console(file=io.StringIO())
-    settings = msgspec.structs.replace(small, draft_tokens=(0,))
+    settings = msgspec.structs.replace(small, speculation=(PLAIN,))
     first = run_bench(settings, quiet, serve=fake)
     assert first.parent == Path("runs") and first.name.startswith("fake-")
     kept = (first / "points" / "none-k0-c1" / "requests.jsonl").read_bytes()

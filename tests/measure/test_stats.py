@@ -1,4 +1,4 @@
-"""Formulas on rows and logs written by hand, and what the summary makes of them."""
+"""Formulas on rows and logs written by hand, and logs that must not be used."""
 
 from pathlib import Path
 
@@ -8,11 +8,9 @@ import pytest
 from paceline.measure.client import Reply
 from paceline.measure.fixtures import Job
 from paceline.measure.probe import PointRefused, join
-from paceline.measure.record import PointRecord, Row, hash_tokens, write_json, write_rows
+from paceline.measure.record import Row, hash_tokens
 from paceline.measure.reqlog import RequestLog
-from paceline.measure.settings import BenchSettings, Point
-from paceline.measure.stats import equal_share, group_figures, point_figures, quantile
-from paceline.measure.summary import Summary, summarise
+from paceline.measure.stats import equal_share, group_figures, point_figures, positions, quantile
 
 ROW = Row(
     index=0, workload="code", fixture="a", seed=1, request_id=2, finish_reason="stop_token", prompt_tokens=10,
@@ -74,6 +72,20 @@ def test_figures_without_denominator_are_none() -> None:
     figures = group_figures([row])
     assert (figures.acceptance, figures.tokens_per_round, figures.stream_tokens_per_s) == (None, None, None)
     assert point_figures([row], []).average_batch is None
+
+
+def test_shares_by_position() -> None:
+    found = positions([ROW, OTHER])
+    # 20 rounds, of which 6, 3 and 1 accepted the first, second and third draft.
+    assert found.rounds == 20
+    assert found.joint == pytest.approx([0.3, 0.15, 0.05])
+    assert found.conditional == pytest.approx([0.3, 0.5, 1 / 3])
+    per_round = group_figures([ROW, OTHER]).tokens_per_round
+    assert per_round == pytest.approx(1 + sum(found.joint))
+    only_first = msgspec.structs.replace(ROW, accepted_tokens=5, accepted_per_position=[5, 0, 0])
+    assert positions([only_first]).conditional == [0.5, 0.0, None]
+    no_rounds = positions([msgspec.structs.replace(ROW, rounds=0, accepted_tokens=0, accepted_per_position=[0])])
+    assert (no_rounds.joint, no_rounds.conditional) == ([], [])
 
 
 def test_quantile_is_linear() -> None:
@@ -142,56 +154,3 @@ def test_rows_that_do_not_add_up_are_refused(tmp_path: Path, end: str, words: st
 
 JOB = Job(0, "code", "a", "p", 2, 1)
 REPLY, WARM_UP = Reply(2, 2, 0.31, 0.9), Reply(1, 1, 0.3, 0.9)
-
-
-def campaign(folder: Path, speeds: dict[Point, float], settings: BenchSettings, batch: float = 1.0) -> Summary:
-    """A summary of points with one request each, whose 20 tokens take as long as the speed says."""
-    for point, speed in speeds.items():
-        place = folder / point.name
-        place.mkdir(parents=True)
-        total_s = 20 / speed
-        drafted = point.draft_tokens * 10
-        row = msgspec.structs.replace(
-            ROW, completion_tokens=20, total_s=total_s, drafted_tokens=drafted, accepted_tokens=drafted // 3
-        )
-        write_rows(place / "requests.jsonl", [row])
-        record = PointRecord(
-            point=point, status="done", reason=None, command=[], requested={}, effective={}, started_unix_ms=0,
-            boot_s=1.0, load_s=1.0,
-        )  # fmt: skip
-        write_json(place / "point.json", record)
-        start = line("request_start", '"request_id":2')
-        (place / "server.jsonl").write_text(start + throughput(100, int(100 * batch)))
-    return summarise(settings, "hash", folder)
-
-
-def speeds_at(c: int, by_k: dict[int, float]) -> dict[Point, float]:
-    return {Point("ngram" if k else "none", k, c): speed for k, speed in by_k.items()}
-
-
-def test_best_cell_and_its_evidence(tmp_path: Path) -> None:
-    settings = BenchSettings(model="m", concurrency=(1,))
-    summary = campaign(tmp_path, speeds_at(1, {0: 10, 3: 20, 7: 15}), settings)
-    assert summary.best == Point("ngram", 3, 1)
-    assert "20.0 tok/s, 2.00× of K=0 at the same C, 33.3 % accepted, 2.00 tokens per round" in summary.advice
-    assert summary.warnings == []
-
-
-def test_no_speculation_may_win(tmp_path: Path) -> None:
-    settings = BenchSettings(model="m", concurrency=(1,))
-    summary = campaign(tmp_path, speeds_at(1, {0: 20, 3: 19, 7: 8}), settings)
-    assert summary.best == Point("none", 0, 1)
-    assert summary.advice.startswith("No speculation wins here")
-
-
-def test_near_ties_take_the_smaller_k(tmp_path: Path) -> None:
-    settings = BenchSettings(model="m", concurrency=(1,))
-    assert campaign(tmp_path / "a", speeds_at(1, {0: 10, 3: 19.6, 7: 20}), settings).best == Point("ngram", 3, 1)
-    assert campaign(tmp_path / "b", speeds_at(1, {0: 10, 3: 19.0, 7: 20}), settings).best == Point("ngram", 7, 1)
-
-
-def test_thin_batches_are_warned_of(tmp_path: Path) -> None:
-    settings = BenchSettings(model="m", draft_tokens=(0,), concurrency=(4,))
-    thin = campaign(tmp_path / "a", speeds_at(4, {0: 10}), settings, batch=1.9)
-    assert "C=4 is nominal; the average decode batch was 1.90" in thin.warnings[0]
-    assert campaign(tmp_path / "b", speeds_at(4, {0: 10}), settings, batch=2.1).warnings == []

@@ -52,6 +52,18 @@ def test_fragmented_pool_gives_the_lowest_pages() -> None:
     assert pool.take(2) == [4, 5]
 
 
+def test_the_pages_after_a_given_one_come_first_when_all_are_free() -> None:
+    pool = PagePool(8)
+    assert pool.take(5) == [0, 1, 2, 3, 4]
+    pool.give_back([0, 1, 3])
+    assert pool.take(1, after=2) == [3]
+    assert pool.take(2, after=4) == [5, 6]
+    assert pool.take(2, after=6) == [0, 1], "page 7 alone is not enough"
+    assert pool.take(1, after=7) == [7]
+    pool.give_back(list(range(8)))
+    pool.check()
+
+
 @pytest.mark.parametrize(
     ("pages", "message"),
     [([3], "not taken"), ([0, 0], "twice"), ([8], "not of this pool"), ([0, -1], "not of this pool")],

@@ -8,13 +8,13 @@ from paceline.core.errors import ConfigError
 from paceline.memory.plan import Plan, check_demand
 from paceline.memory.plan_engine import tower_bytes
 from paceline.quant.kv_formats import KV_FORMATS
-from tests.memory.planners import demand, planner
+from tests.memory.planners import DRAFTER, demand, planner
 
 TOKEN_BYTES = {"bf16": 65_536, "fp8": 33_024, "int8": 33_792, "nvfp4": 18_432, "k8v4": 25_728}
 
 
 def growth(per: str, before: int, after: int, **changes: object) -> dict[str, int]:
-    here = planner("paceline")
+    here = planner("paceline", drafter=str(changes.get("drafter", DRAFTER)))
     plans = [here.plan(demand("paceline", kv_capacity=262144, **{**changes, per: n})) for n in (before, after)]
     return {a.name: (b.bytes - a.bytes) // (after - before) for a, b in zip(*(p.items for p in plans), strict=True)}
 
@@ -46,7 +46,7 @@ def test_fifteen_drafts_cost_little_more_than_seven() -> None:
 
 def test_eight_requests_have_room() -> None:
     plan = planner("paceline").plan(demand("paceline", state_checkpoints=0))
-    assert plan.fits and plan.kv_tokens >= 330_000
+    assert plan.fits and plan.kv_tokens == 343_232
     assert plan.full_requests == plan.kv_tokens / 131_072
 
 
@@ -54,7 +54,27 @@ def test_a_checkpoint_costs_what_the_plan_says() -> None:
     here = planner("paceline")
     none, three = (here.plan(demand("paceline", state_checkpoints=n, kv_capacity=140_000)) for n in (0, 3))
     assert three.reservation_bytes - none.reservation_bytes == 3 * none.checkpoint_bytes
-    assert none.checkpoint_bytes == 150_994_944 + 2_949_120 + 10_240 + 41_943_040
+    assert none.checkpoint_bytes == 150_994_944 + 2_949_120 + 41_943_040
+
+
+@pytest.mark.parametrize("drafter,token,slot", [("mtp", 2 * 4 * 256 * 2, 10_240), ("dflash", 4096, 4 * 2048 * 4096)])
+def test_a_drafter_that_sees_everything_is_part_of_a_kv_token(drafter: str, token: int, slot: int) -> None:
+    here, asked = planner("paceline", drafter=drafter), demand("paceline", drafter=drafter)
+    less, more = (here.plan(replace(asked, kv_capacity=n)) for n in (140_032, 280_064))
+    assert more.reservation_bytes - less.reservation_bytes == 140_032 * (18_432 + token)
+    assert here.page_bytes(asked) == 64 * (18_432 + token)
+    assert growth("max_concurrency", 4, 5, drafter=drafter)["drafter context"] == slot
+    assert less.checkpoint_bytes == 150_994_944 + 2_949_120 + slot
+    plan = here.plan(asked)
+    assert 0 <= plan.available_bytes - plan.total_bytes < here.page_bytes(asked)
+
+
+def test_where_pages_hold_everything_checkpoints_cost_nothing() -> None:
+    here = planner("paceline", drafter="ngram", model="smollm2")
+    asked = demand("paceline", drafter="ngram", max_context=4096, kv_dtype="bf16", state_checkpoints=5)
+    assert here.plan(asked).checkpoint_bytes == 0
+    assert here.plan(asked).reservation_bytes == here.plan(replace(asked, state_checkpoints=0)).reservation_bytes
+    assert here.largest(asked).state_checkpoints == 0
 
 
 def test_without_drafts_there_is_no_drafter() -> None:

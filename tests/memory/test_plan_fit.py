@@ -31,6 +31,11 @@ def test_too_few_points() -> None:
         fit_law([Point(64, 1, 7, 10), Point(128, 1, 7, 20)])
 
 
+def test_a_head_in_pages_is_on_the_law() -> None:
+    law = planned_law(planner("paceline", drafter="mtp"), demand("paceline", drafter="mtp"))
+    assert law.bytes_per_kv_token == 18_432 + 4096
+
+
 @pytest.mark.parametrize("layout,slot_bytes", [("paceline", 231e6), ("reference", 719e6)])
 def test_the_law_of_a_plan(layout: str, slot_bytes: float) -> None:
     law = planned_law(planner(layout), demand(layout))

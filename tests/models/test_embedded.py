@@ -1,22 +1,13 @@
 """The model that the package ships: its drafters really draft, and change nothing but the number of rounds."""
 
-from pathlib import Path
-
 import pytest
 
-import paceline
 from paceline.build import EngineOptions, configure, local_engine, open_text
 from paceline.core.messages import Event, Tally, Tokens
 from paceline.core.request import Request
+from tests.kit.embedded import FOLDER, PROMPTS
 from tests.kit.run import sampling
 
-PROMPTS = (
-    "Give me a JSON object for a person named Anna, age 31, living in Paris.",
-    "Write a Python function that adds two numbers.",
-    "Translate to French: the cat sleeps.",
-    "Tom has 12 apples and buys 7 more. How many apples does he have?",
-    "Tell me a short story about a fox and a raven.",
-)
 # Tokens per round pooled over these prompts, which the generators of the training corpus did not write.
 LEAST = {"mtp": (3, 2.6), "dflash": (7, 2.5), "dflash2": (7, 3.5)}
 
@@ -60,5 +51,4 @@ def test_drafters_draft_and_change_nothing(drafter: str, plain: dict[float, list
 
 
 def test_it_is_small() -> None:
-    folder = Path(paceline.__file__).parent / "embedded"
-    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 24 * 10**6
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) <= 24 * 10**6

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.core.batch import Batch, Row
+from paceline.core.batch import Batch, Opened, Row
 from paceline.core.request import Request
 from tests.kit import models
 from tests.kit.run import Model, backend, load, run, sampling
@@ -72,7 +72,7 @@ def logits_in_two_rows(model: Model, prompt: list[int], cut: int) -> torch.Tenso
     subject.runner.model.logits = lambda hidden: seen.append(inner(hidden)) or seen[-1]  # type: ignore[func-returns-value]
     request = Request(id=1, prompt=prompt, max_tokens=4, sampling=sampling())
     pages = [7, 3, 5, 4, 11]  # not contiguous
-    opened = [(2, request)]
+    opened = [Opened(2, request)]
     for start, end in ((0, cut), (cut, len(prompt))):
         if end > start:
             known = end - start

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from paceline.quant import WEIGHT_CODECS
+from paceline.quant.base import take_rows
 from paceline.quant.w_int4 import GROUP
 from paceline.quant.w_int8 import Int8Linear, plain_product
 
@@ -44,6 +45,21 @@ def test_linear_multiplies_what_decode_says(name: str, shape: tuple[int, int]) -
         # One output column alone has no average to hide in.
         allowed = PRODUCT_ERROR[name] * (3 if rows * shape[0] < 1000 else 1)
         assert relative_rms(got, want[:rows]) < allowed, (rows, small)
+
+
+@pytest.mark.parametrize("name", list(WEIGHT_CODECS))
+def test_rows_can_be_taken_out(name: str) -> None:
+    """Planes of some rows are a weight of their own, in the order asked for; the whole one stays as it was."""
+    codec = WEIGHT_CODECS.get(name)
+    planes = codec.encode(weights(200, 128))
+    before, rows = codec.decode(planes), torch.tensor([0, 7, 199, 3, 64])
+    taken = take_rows(planes, rows)
+    assert torch.equal(codec.decode(taken), before[rows])
+    x = torch.randn(9, 128, generator=torch.Generator().manual_seed(1)).to(codec.dtype)
+    assert relative_rms(codec.linear(taken)(x, 9), codec.linear(planes)(x, 9)[:, rows]) < PRODUCT_ERROR[name]
+    for plane in taken.values():
+        plane.zero_()
+    assert torch.equal(codec.decode(planes), before)
 
 
 @pytest.mark.parametrize("name", list(WEIGHT_CODECS))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.core.batch import Batch, Row
+from paceline.core.batch import Batch, Opened, Row
 from paceline.core.request import Request
 from paceline.drafters.base import Target
 from paceline.drafters.ngram import NgramDrafter
@@ -112,7 +112,7 @@ def forced_logits(model: Model, request: Request, tokens: list[int], k: int, nei
     pages = {slot: list(range(slot * 4, slot * 4 + 4)) for slot in (0, *others)}
     n = len(request.prompt)
     rows = [Row(slot, 0, n, n, n - 1, pages[slot], request.prompt) for slot in pages]
-    subject.step(Batch(rows, [(slot, request) for slot in pages]))
+    subject.step(Batch(rows, [Opened(slot, request) for slot in pages]))
     done, out, turn = 0, [], 0
     while done < len(tokens):
         room = min(k, len(tokens) - done - 1)

@@ -1,4 +1,4 @@
-"""Admission: first come first served, reservation of the whole request, refusals."""
+"""Admission: first come first served, pages as they are needed or all at once, pause and resume, refusals."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def make(request_id: int, prompt_tokens: int, max_tokens: int) -> Request:
 
 
 def queue_of(**overrides: object) -> RequestQueue:
-    return RequestQueue(engine_config(**overrides))
+    return RequestQueue(engine_config(**overrides), stateful=False)
 
 
 def admitted(queue: RequestQueue) -> list[tuple[int, int, list[int]]]:
@@ -33,22 +33,22 @@ def test_slots_and_pages_in_order_of_arrival() -> None:
 
 
 @pytest.mark.parametrize(("max_tokens", "pages"), [(10, 1), (11, 2)])
-def test_reserves_prompt_output_and_one_window(max_tokens: int, pages: int) -> None:
-    queue = queue_of(draft_tokens=3)
+def test_reserve_takes_prompt_output_and_one_window(max_tokens: int, pages: int) -> None:
+    queue = queue_of(draft_tokens=3, admission="reserve")
     queue.submit(make(0, 50, max_tokens))  # 50 + 10 + 4 = 64
     [sequence] = queue.admit()
     assert len(sequence.pages) == pages
 
 
 def test_reservation_ends_with_the_context() -> None:
-    queue = queue_of(draft_tokens=3, max_context=124, kv_capacity=128)
+    queue = queue_of(draft_tokens=3, max_context=124, kv_capacity=128, admission="reserve")
     queue.submit(make(0, 50, 10**9))
     [sequence] = queue.admit()
     assert len(sequence.pages) == 2
 
 
 def test_head_is_never_passed() -> None:
-    queue = queue_of(max_concurrency=3, kv_capacity=256, draft_tokens=0)
+    queue = queue_of(max_concurrency=3, kv_capacity=256, draft_tokens=0, admission="reserve")
     queue.submit(make(0, 100, 27))  # 2 of 4 pages
     queue.submit(make(1, 150, 27))  # 3 pages
     queue.submit(make(2, 1, 1))
@@ -62,7 +62,7 @@ def test_head_is_never_passed() -> None:
     [
         (0, 5, "empty"),
         (201, 5, "201 tokens, the context holds 200"),
-        (100, 90, "reserve 198 tokens of KV, the pool holds 192"),
+        (100, 90, "need 198 tokens of KV, the pool holds 192"),
         (100, 84, None),
         (184, 0, None),
     ],
@@ -104,5 +104,33 @@ def test_id_in_use_raises() -> None:
 
 def test_config_counts_one_whole_window() -> None:
     config: EngineConfig = engine_config(draft_tokens=7, max_context=100)
-    assert config.reserved_tokens(10, 20) == 38
-    assert config.reserved_tokens(90, 20) == 108
+    assert config.most_tokens(10, 20) == 38
+    assert config.most_tokens(90, 20) == 108
+
+
+@pytest.mark.parametrize(("prompt_tokens", "max_tokens", "pages"), [(56, 500, 1), (57, 500, 2), (58, 1, 1)])
+def test_on_demand_takes_the_prompt_and_two_windows(prompt_tokens: int, max_tokens: int, pages: int) -> None:
+    queue = queue_of(draft_tokens=3)
+    queue.submit(make(0, prompt_tokens, max_tokens))  # 56 + 8 = 64; 58 + 1 + 4 = 63
+    [sequence] = queue.admit()
+    assert len(sequence.pages) == pages
+
+
+def test_a_paused_request_waits_in_its_old_place_and_needs_a_margin() -> None:
+    queue = queue_of(max_concurrency=2, draft_tokens=3, kv_capacity=64 * 6, max_context=320)
+    for request_id in range(3):
+        queue.submit(make(request_id, 50, 200))
+    first, second = queue.admit()
+    for sequence in (first, second):
+        sequence.tokens += [7] * 100
+        sequence.filled, sequence.told = sequence.facts, True
+        assert queue.grow(sequence) and len(sequence.pages) == 3
+    first.tokens += [7] * 40
+    first.filled = first.facts
+    assert not queue.grow(first)
+    queue.pause(second)
+    assert list(queue.waiting) == [1, 2] and queue.grow(first)
+    assert queue.admit() == [], "not before there is room to stay, and nobody passes it"
+    queue.release(first)
+    assert [sequence.request.id for sequence in queue.admit()] == [1, 2]
+    assert second.filled < second.facts == 149 and second.produced == 100

@@ -1,12 +1,13 @@
 """The next batch as a function of state: windows, chunks, and how they share a step."""
 
-import copy
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.request import Request, SamplingParams
+from paceline.memory.checkpoints import CheckpointKind
+from paceline.memory.pages import PagePool
+from paceline.memory.prefix import PrefixCache
 from paceline.scheduler.queue import Sequence
 from paceline.scheduler.schedule import schedule
 
@@ -16,7 +17,15 @@ def sequence(
 ) -> Sequence:
     prompt = [1000 * slot + i for i in range(prompt_tokens)]
     request = Request(id=slot, prompt=prompt, max_tokens=max_tokens, sampling=SamplingParams(seed=0))
-    return Sequence(request, slot, list(range(20)), prefilled, produced, next_drafts)
+    state = Sequence(request, arrival=slot, slot=slot, filled=prefilled + max(produced - 1, 0), next_drafts=next_drafts)
+    state.tokens += [900_000 + i for i in range(produced)]
+    state.lease = PrefixCache(PagePool(20), 0, stateful=False).open(state.tokens)
+    assert state.lease.grow(1280)
+    return state
+
+
+def picture(states: list[Sequence]) -> list[tuple[object, ...]]:
+    return [(s.slot, list(s.tokens), s.filled, s.next_drafts, list(s.pages), dict(s.cuts)) for s in states]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +71,25 @@ def test_windows_ride_with_chunks() -> None:
     assert [(row.slot, row.q_len, row.known) for row in rows] == [(1, 4, 1), (0, 128, 128)]
 
 
+def test_chunks_end_where_a_checkpoint_is_wanted() -> None:
+    state = sequence(0, 300, 64)
+    state.cuts = {64: CheckpointKind.CHUNK, 192: CheckpointKind.MESSAGE, 256: CheckpointKind.PROMPT_END}
+    [row] = schedule([state], 512, 500)
+    assert (row.start, row.q_len, row.sample_from) == (64, 128, 128)
+
+
+@pytest.mark.parametrize(
+    ("filled", "end", "sample_from"), [(0, 100, 100), (64, 100, 36), (100, 116, 16), (130, 139, 9)]
+)
+def test_output_is_computed_again_in_the_form_of_windows(filled: int, end: int, sample_from: int) -> None:
+    """A prompt of 100 and 40 tokens of output after a pause: the prompt as prompts are, the rest in pieces."""
+    state = sequence(0, 100, 0, produced=40)
+    state.filled = filled
+    [row] = schedule([state], 256, 500)
+    assert (row.start, row.q_len, row.sample_from) == (filled, end - filled, sample_from)
+    assert row.tokens == state.tokens[filled:end] and row.known == row.q_len
+
+
 def test_chunks_in_order_of_admission_and_one_page_for_those_behind() -> None:
     rows = schedule([sequence(2, 900, 0), sequence(0, 900, 0), sequence(1, 5, 0)], 256, 1000)
     assert [(row.slot, row.q_len) for row in rows] == [(2, 128), (0, 64), (1, 5)]
@@ -94,12 +122,12 @@ def test_any_state(shapes: list[tuple[int, int, int, int]], chunk_pages: int) ->
         running.append(
             sequence(slot, prompt_tokens, prefilled, produced=produced if done else 0, next_drafts=next_drafts)
         )
-    before = copy.deepcopy(running)
+    before = picture(running)
     rows = schedule(running, 64 * chunk_pages, 500)
-    assert running == before, "a pure function"
+    assert picture(running) == before, "a pure function"
     assert rows == schedule(running, 64 * chunk_pages, 500)
-    assert {row.slot for row in rows if row.tokens is None} == {s.slot for s in running if s.prompt_done}
+    assert {row.slot for row in rows if row.tokens is None} == {s.slot for s in running if s.caught_up}
     assert sum(len(row.tokens or []) for row in rows) <= 64 * chunk_pages
-    waiting = [s.slot for s in running if not s.prompt_done]
+    waiting = [s.slot for s in running if not s.caught_up]
     chunked = [row.slot for row in rows if row.tokens is not None]
     assert chunked == sorted(chunked) and chunked[:1] == waiting[:1], "the first in line always moves"

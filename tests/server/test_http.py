@@ -278,7 +278,7 @@ def test_server_start_says_what_runs(live: LiveServer) -> None:
     assert first["event"] == "server_start"
     assert not [line for line in others if line["event"] == "server_start"]
     assert first["server"]["port"] == int(live.url.rsplit(":", 1)[1])
-    assert first["engine"]["speculative_draft_window"] == 3
+    assert first["engine"]["speculative_draft_window"] == 3 and first["engine"]["draft_head"] == "full"
     assert first["engine"]["max_context"] == 1024
     assert (first["artifact"]["path"], first["artifact"]["weights_id"]) == ("/models/scripted", "abc123")
     assert first["sampling_defaults"]["omitted_seed"] == "random"

@@ -158,7 +158,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": "\udfff"}]}]}, "messages[0].content[0].text"),
@@ -211,6 +211,59 @@ def test_wrong_values_name_their_field(fields: dict[str, Any], param: str) -> No
     assert (caught.value.status, caught.value.param) == (400, param)
     assert len(caught.value.message) < 300
     assert param.split(".")[0].encode("ascii", "backslashreplace").decode() in caught.value.message
+
+
+CONTENTS: list[tuple[Any, str, str]] = [
+    (None, "", ' = null: must be a string or a list of text parts; write "" for no text'),
+    (3, "", " = 3: must be a string or a list"),
+    (
+        {"type": "text", "text": "x"},
+        "",
+        " = an object: must be a string or a list of text parts; put the part into a list",
+    ),
+    (["x"], "[0]", '[0] = \'x\': a content part must be an object, as {"type": "text"'),
+    ([[]], "[0]", "[0] = an array: a content part must be an object"),
+    ([{"type": "text", "text": "a"}, None], "[1]", "[1] = null: a content part must be an object"),
+    ([{"text": "x"}], "[0].type", "[0].type = null: the type of a content part is a string; a text part is {"),
+    ([{"type": 3}], "[0].type", "[0].type = 3: the type of a content part is a string"),
+    (
+        [{"type": "image_url", "image_url": {}}],
+        "[0].type",
+        "[0].type = 'image_url': images cannot be read by this server",
+    ),
+    ([{"type": "input_image"}], "[0].type", "[0].type = 'input_image': images cannot be read by this server; leave"),
+    ([{"type": "input_audio"}], "[0].type", "[0].type = 'input_audio': audio cannot be read by this server"),
+    ([{"type": "video_url"}], "[0].type", "[0].type = 'video_url': video cannot be read by this server"),
+    ([{"type": "file"}], "[0].type", "[0].type = 'file': files cannot be read by this server"),
+    (
+        [{"type": "input_text", "text": "x"}],
+        "[0].type",
+        "[0].type = 'input_text': that is another API's name; the type is",
+    ),
+    (
+        [{"type": "Text", "text": "x"}],
+        "[0].type",
+        "[0].type = 'Text': not a type that this server knows; only text parts",
+    ),
+    ([{"type": "text"}], "[0].text", '[0].text = null: must be a string; write "" for no text'),
+    ([{"type": "text", "text": ["x"]}], "[0].text", "[0].text = an array: must be a string"),
+    (
+        [{"type": "text", "text": "x", "b": 1, "a": 1}],
+        "[0].a",
+        "[0].'a': unknown field; leave it out (a text part holds",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "where", "words"), CONTENTS)
+def test_wrong_content_says_what_and_how(content: Any, where: str, words: str) -> None:
+    """The field, the value, and what to send instead, for every message of the list."""
+    with pytest.raises(RequestError) as caught:
+        chat(messages=[USER, {"role": "user", "content": content}])
+    assert caught.value.param == f"messages[1].content{where}"
+    assert caught.value.message.startswith(f"messages[1].content{words}")
+    assert "\n" not in caught.value.message and len(caught.value.message) < 200
+    assert caught.value.code in ("invalid_value", "unknown_parameter")
 
 
 @pytest.mark.parametrize(

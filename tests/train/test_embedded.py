@@ -1,43 +1,132 @@
-"""Every stage of the embedded model's build at toy size: it runs, learns something, resumes, and exports what loads."""
+"""`paceline train embedded` at toy size: it runs, is killed, goes on as if it had not been, learns something, and exports what
+loads in paceline and in transformers."""
 
 import json
 import subprocess
 import sys
-from dataclasses import replace
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 from transformers import AutoTokenizer
 from transformers.models.qwen3_5 import Qwen3_5ForCausalLM
 
+from paceline.build import EngineOptions, configure, local_engine
+from paceline.core.messages import Event, Tokens
+from paceline.core.request import Request
 from paceline.train.corpus import ANSWER, ID_MASK, START, CorpusSettings, build, chats_of, held_out
-from paceline.train.embedded import Build, toy_plan
-from paceline.train.loop import Log, LoopSettings, train
+from paceline.train.embedded import toy_plan
+from paceline.train.export import bf16_state
+from paceline.train.loop import Log
+from paceline.train.recipes.target import train_target
 from paceline.train.workloads import MAKERS
+from tests.kit.run import sampling
+
+STAGES = ["tokenizer", "corpus", "target", "answers", "mtp", "dflash", "dflash2", "eval", "export"]
+KILLED_AT = 4
+
+
+def lines_of(out: Path) -> list[dict[str, object]]:
+    log = out / "log.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("embedded")
-    work = Build(out, toy_plan(), torch.device("cpu"), processes=1)
-    for stage in work.stages().values():
-        stage()
+    """A build that was killed while its target trained, and then finished by the same command."""
+    out = tmp_path_factory.mktemp("build")
+    command = [sys.executable, "-m", "paceline", "train", "embedded", "--out", str(out), "--toy"]
+    command += ["--device", "cpu", "--processes", "1"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        while not any(line.get("step") == KILLED_AT for line in lines_of(out)):
+            assert first.poll() is None, "it ended before it could be killed"
+            time.sleep(0.01)
+    finally:
+        first.kill()
+        first.wait()
+    assert (out / "target.checkpoint.pt").exists() and not (out / "target.safetensors").exists()
+    second = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert second.returncode == 0, second.stderr
+    assert second.stderr == f"report: {out / 'report.html'}\n"
+    assert [json.loads(line) for line in second.stdout.splitlines()] == lines_of(out)[
+        -len(second.stdout.splitlines()) :
+    ]
     return out
 
 
 def test_every_stage_reports_and_learns(built: Path) -> None:
     results = json.loads((built / "summary.json").read_text())
-    assert list(results) == ["tokenizer", "corpus", "target", "answers", "mtp", "dflash", "dflash2", "eval", "export"]
-    lines = [json.loads(line) for line in (built / "log.jsonl").read_text().splitlines()]
+    assert list(results) == STAGES
     for stage in ("target", "mtp", "dflash"):
-        losses = [line["loss"] for line in lines if line["stage"] == stage and "step" in line]
-        assert losses[-1] < losses[0], stage
+        losses = [line["loss"] for line in lines_of(built) if line.get("stage") == stage and "step" in line]
+        assert losses[-1] < losses[0], stage  # type: ignore[operator]
     assert set(results["eval"]) == {"mtp", "dflash", "dflash2"}
     assert set(results["eval"]["mtp"]) == {*MAKERS, "pooled"}
+
+
+def test_a_killed_build_goes_on_where_it_stood(built: Path) -> None:
+    lines = lines_of(built)
+    starts = [i for i, line in enumerate(lines) if "start" in line]
+    assert len(starts) == 2
+    again = lines[starts[1] :]
+    assert [line["stage"] for line in again if "skipped" in line] == ["tokenizer", "corpus"]
+    resumed = next(line for line in again if "resumed_at" in line)
+    # A checkpoint follows every step here; the last step before the kill may have been cut short.
+    assert resumed["stage"] == "target" and resumed["resumed_at"] >= KILLED_AT - 1  # type: ignore[operator]
+    steps = [line["step"] for line in again if line.get("stage") == "target" and "step" in line]
+    assert all(a < b for a, b in pairwise([resumed["resumed_at"], *steps]))  # type: ignore[operator]
+    assert steps[-1] == json.loads((built / "summary.json").read_text())["target"]["steps"] == 16
+    assert not list(built.glob("*.pt")) and not list(built.rglob("*.part"))
+
+
+def test_a_killed_target_has_the_bits_of_one_that_was_not(built: Path, tmp_path: Path) -> None:
+    rows = np.load(built / "rows.npy")
+    log = Log(tmp_path / "log.jsonl")
+    target, outcome = train_target(toy_plan().target, rows, tmp_path, log, torch.device("cpu"), torch.float32)
+    assert outcome.steps == 16
+    found = load_file(built / "target.safetensors")
+    for name, value in bf16_state(target).items():
+        assert torch.equal(found[name], value), name
+
+
+def test_the_report_is_written(built: Path) -> None:
+    page = (built / "report.html").read_text()
+    assert page.count("<svg") == 3 and "dflash2.config.dynamic</dt><dd>True" in page
+    assert {file.name for file in (built / "plots").iterdir()} == {"loss.svg", "tokens_per_round.svg", "acceptance.svg"}
+
+
+def test_the_engine_drafts_with_it(built: Path) -> None:
+    """The drafters are found in the folder and change nothing."""
+
+    def reply(drafter: str, k: int) -> tuple[list[int], int]:
+        options = EngineOptions(
+            model=str(built / "embedded"), weights="bf16", drafter=drafter, draft_tokens=k, max_context=256, threads=1
+        )
+        ids: list[int] = []
+        proposed = 0
+
+        def take(event: Event) -> None:
+            nonlocal proposed
+            if isinstance(event, Tokens):
+                ids.extend(event.ids)
+                proposed += event.proposed
+
+        engine = local_engine(configure(options), take)
+        engine.submit(Request(id=1, prompt=list(range(20, 90)), max_tokens=24, sampling=sampling()))
+        while engine.busy:
+            engine.step()
+        return ids, proposed
+
+    plain, none = reply("none", 0)
+    assert len(plain) == 24 and none == 0
+    for drafter, k in (("mtp", 3), ("dflash", 7), ("dflash2", 7)):
+        ids, proposed = reply(drafter, k)
+        assert ids == plain and proposed > 0, drafter
 
 
 def test_export_loads(built: Path) -> None:
@@ -91,35 +180,6 @@ def test_held_out_prompts_are_new() -> None:
         chats = held_out(kind, 40)
         assert len({chat.turns for chat in chats}) == 40
         assert not any(chat.turns in seen for chat in chats)
-
-
-def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    module = nn.Linear(64, 64)
-    settings = LoopSettings(5.0, max_steps=10, save_every_s=-1.0, log_every=5)
-    calls = 0
-
-    def loss(stop: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        nonlocal calls
-        calls += 1
-        if calls > stop:
-            raise KeyboardInterrupt
-        return module(torch.ones(1, 64)).pow(2).mean(), {}
-
-    log = Log(tmp_path / "log.jsonl")
-    with pytest.raises(KeyboardInterrupt):
-        train("x", module, lambda: loss(6), settings, tmp_path, log)
-    calls = 0
-    outcome = train("x", module, lambda: loss(99), settings, tmp_path, log)
-    assert (outcome.steps, calls) == (10, 4)
-    assert not (tmp_path / "x.checkpoint.pt").exists()
-
-
-def test_a_loss_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    module = nn.Linear(4, 4)
-    settings = replace(toy_plan().mtp.loop, max_steps=10)
-    with pytest.raises(FloatingPointError, match="lower the rates"):
-        train("x", module, lambda: (module.weight.sum() * float("nan"), {}), settings, tmp_path, Log(tmp_path / "log"))
 
 
 def test_training_needs_no_serving_packages() -> None:

@@ -191,6 +191,44 @@ def test_mtp_chain_equals_serving_order() -> None:
             chain = torch.cat([chain, out[:, None]], 1)
 
 
+def test_mtp_figures_count_whole_chains() -> None:
+    """Tokens per round against a walk over every chain that lies in one document's answer."""
+    torch.manual_seed(6)
+    target, ids = shaken_target(), random_ids(2, 60) % 3
+    head, steps = MtpHead(CONFIG), 3
+    answer = (torch.arange(60) >= 10).expand(2, -1)
+    docs = (torch.arange(60) >= 35).long().expand(2, -1)
+    packed = pack(docs, CONFIG, torch.float32)
+
+    class ThreeWords:
+        """A head that knows three tokens is right now and then, so that there is something to count."""
+
+        embed = target.embed
+
+        def __call__(self, *given: object) -> tuple[torch.Tensor, list[torch.Tensor]]:
+            return target(*given)
+
+        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden[..., :3]
+
+    few = ThreeWords()
+    with torch.no_grad():
+        hidden, _ = target(ids, packed)
+        drafted = few.logits(head(few, ids, hidden, packed, steps)).argmax(-1)
+        figures = head.loss(few, ids, answer, packed, steps)[1]
+    accepted, chains, late = 0, 0, 0
+    for row in range(2):
+        for start in range(60 - steps - 1):
+            labels = range(start + 2, start + 2 + steps)
+            if all(answer[row, at] and docs[row, at] == docs[row, start] for at in labels):
+                right = [bool(drafted[j, row, start + j] == ids[row, at]) for j, at in enumerate(labels)]
+                accepted += [*right, False].index(False)
+                late += not right[0] and any(right)
+                chains += 1
+    assert accepted > 0 and late > 0
+    assert float(figures["tokens_per_round"]) == pytest.approx(1 + accepted / chains)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_block_drafter_equals_the_formulas(dynamic: bool) -> None:
     torch.manual_seed(5)

@@ -34,9 +34,14 @@ def train_drafter(
     torch.manual_seed(recipe.seed)
     drafter = BlockDrafter(recipe.config).to(device)
     feed = Feed(rows, device, recipe.rows, recipe.seed)
+    with torch.no_grad():
+        ids, answer, docs = feed.draw()
+        drafter.condition(target, target(ids, pack(docs, target.config, target.dtype), recipe.config.taps)[1], answer)
 
     def loss() -> tuple[torch.Tensor, Figures]:
         ids, answer, docs = feed.draw()
         return drafter_loss(drafter, target, ids, answer, pack(docs, target.config, target.dtype), recipe.loss)
 
-    return drafter, train(stage, drafter, loss, recipe.loop, folder, log, _TABLES)
+    outcome = train(stage, drafter, loss, recipe.loop, folder, log, _TABLES, feed.noise)
+    drafter.fold()
+    return drafter, outcome

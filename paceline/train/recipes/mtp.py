@@ -32,4 +32,4 @@ def train_mtp(recipe: MtpRecipe, target: Target, rows: np.ndarray, folder: Path,
         ids, answer, docs = feed.draw()
         return head.loss(target, ids, answer, pack(docs, target.config, target.dtype), recipe.steps)
 
-    return head, train("mtp", head, loss, recipe.loop, folder, log)
+    return head, train("mtp", head, loss, recipe.loop, folder, log, noise=feed.noise)

@@ -39,7 +39,9 @@ def train_target(
     torch.manual_seed(recipe.seed)
     target = Target(recipe.config, dtype).to(device)
     feed = Feed(rows, device, recipe.rows, recipe.seed, recipe.joined)
-    outcome = train(
-        "target", target, lambda: target_loss(target, feed.draw(), recipe.prompt_weight), recipe.loop, folder, log
-    )
+
+    def loss() -> tuple[torch.Tensor, Figures]:
+        return target_loss(target, feed.draw(), recipe.prompt_weight)
+
+    outcome = train("target", target, loss, recipe.loop, folder, log, noise=feed.noise)
     return target.requires_grad_(False).eval(), outcome
