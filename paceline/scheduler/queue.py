@@ -68,7 +68,7 @@ class RequestQueue:
         self._free_slots = list(range(config.max_concurrency))
         self._arrivals = 0
         self._checkpoints = config.state_checkpoints if stateful and config.prefix_cache else 0
-        self.pool = PagePool(config.pages)
+        self.pool = PagePool(config.pages, apart=config.admission == "on-demand")
         self.cache = PrefixCache(self.pool, self._checkpoints, stateful, config.prefix_cache)
         self.waiting: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
