@@ -61,6 +61,7 @@ def generate(
             raise ConfigError(flag, value, f"must be {rule}")
     config = resolve_config(
         EngineOptions(
+            prefix_cache=False,
             model=model,
             weights=weights,
             drafter=drafter,

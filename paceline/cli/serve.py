@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.build import DEFAULT_MODEL, FACTORY, EngineOptions
+from paceline.build import DEFAULT_MODEL, DEFAULT_STATE_CHECKPOINTS, FACTORY, EngineOptions
 from paceline.cli.options import (
     Drafter,
     DrafterPath,
@@ -39,6 +39,23 @@ def serve(
         int | None,
         typer.Option(help="Tokens of KV cache for all requests together. Default: a full context for each of C."),
     ] = None,
+    admission: Annotated[
+        str,
+        typer.Option(
+            help="on-demand: requests take KV pages as they grow, and the newest is paused when none are left; reserve: a "
+            "request waits until all that it may need is free."
+        ),
+    ] = "on-demand",
+    prefix_cache: Annotated[
+        bool, typer.Option("--prefix-cache/--no-prefix-cache", help="Reuse what earlier requests computed of a prompt.")
+    ] = True,
+    state_checkpoints: Annotated[
+        int,
+        typer.Option(
+            help="Places for copies of a slot's state, which models with recurrent layers and drafters need to go on from a "
+            "prefix or a pause."
+        ),
+    ] = DEFAULT_STATE_CHECKPOINTS,
     prefill_chunk: Annotated[
         int, typer.Option(help="Most prompt tokens per round, a multiple of 64. Smaller keeps running replies fluent.")
     ] = 512,
@@ -81,6 +98,9 @@ def serve(
         max_concurrency=max_concurrency,
         max_context=max_context,
         kv_capacity=kv_capacity,
+        admission=admission,
+        prefix_cache=prefix_cache,
+        state_checkpoints=state_checkpoints,
         prefill_chunk=prefill_chunk,
         threads=threads,
         log_stats_interval_s=log_stats_interval,

@@ -117,6 +117,7 @@ class Probe:
             "engine.speculative_draft_window": point.draft_tokens,
             "engine.max_concurrency": point.concurrency,
             "engine.max_context": self._settings.max_context,
+            "engine.prefix_reuse": False,
         }
         if self._settings.weights != "auto":
             requested["engine.weights"] = self._settings.weights
@@ -135,6 +136,8 @@ class Probe:
             "--max-context", str(self._settings.max_context),
             "--weights", weights,
             "--request-log", str(log),
+            # A prompt that comes again would not be computed again: another work than the first one's.
+            "--no-prefix-cache",
             "--log-token-ids",
         ]  # fmt: skip
 

@@ -5,15 +5,19 @@ tokens of all full-attention layers (`core/config.py`). Pages come as one ascend
 runner reads such a run in place and has to gather anything else.
 """
 
+import re
 from collections.abc import Sequence
+
+_FREE_RUN = re.compile(rb"\x00+")
 
 
 class PagePool:
-    """`free` + `used` == `total`, in pages."""
+    """`free` + `used` == `total`, in pages. `apart`: sequences grow, so each begins far from the others."""
 
-    __slots__ = ("_taken", "free")
+    __slots__ = ("_apart", "_taken", "free")
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, apart: bool = False) -> None:
+        self._apart = apart
         self._taken = bytearray(total)
         self.free = total
 
@@ -26,9 +30,10 @@ class PagePool:
         return self.total - self.free
 
     def take(self, n: int, after: int | None = None) -> list[int] | None:
-        """n pages: those that follow page `after`, where all are free; else the lowest run; else the n lowest.
+        """n pages: those that follow page `after`, where all are free; else a run; else the n lowest.
 
-        None, and no change, when too few are free.
+        The run is the lowest one, or with `apart` in the middle of the longest one. None, and no change, when too few are
+        free.
         """
         if n < 0:
             raise ValueError(f"cannot take {n} pages")
@@ -36,6 +41,8 @@ class PagePool:
             return None
         if after is not None and self._taken[after + 1 : after + 1 + n] == bytes(n):
             first = after + 1
+        elif self._apart:
+            first = self._spaced(n)
         else:
             first = self._taken.find(bytes(n))
         pages = list(range(first, first + n)) if first >= 0 else self._lowest(n)
@@ -64,6 +71,13 @@ class PagePool:
             raise RuntimeError(
                 f"page pool is not whole: {self.free} of {self.total} counted free, still taken: {missing}"
             )
+
+    def _spaced(self, n: int) -> int:
+        """Where n pages begin that leave the most room behind them and behind what lies before; −1 without such a run."""
+        length, first = max((len(run.group()), -run.start()) for run in _FREE_RUN.finditer(self._taken))
+        if length < n:
+            return -1
+        return -first if first == 0 else -first + (length - n) // 2
 
     def _lowest(self, n: int) -> list[int]:
         pages: list[int] = []

@@ -68,7 +68,7 @@ class RequestQueue:
         self._free_slots = list(range(config.max_concurrency))
         self._arrivals = 0
         self._checkpoints = config.state_checkpoints if stateful and config.prefix_cache else 0
-        self.pool = PagePool(config.pages)
+        self.pool = PagePool(config.pages, apart=config.admission == "on-demand")
         self.cache = PrefixCache(self.pool, self._checkpoints, stateful, config.prefix_cache)
         self.waiting: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
@@ -137,16 +137,13 @@ class RequestQueue:
         return sorted(self.running.values(), key=lambda sequence: sequence.arrival)
 
     def pause(self, sequence: Sequence) -> None:
-        """Takes slot and pages from a running sequence, which then waits in its old place. What was cached may stay so."""
-        self._withdraw(sequence)
+        """Takes slot and pages from a running sequence, which then waits in its old place."""
+        self.release(sequence)
         waiting = [*self.waiting.values(), sequence]
         self.waiting = {each.request.id: each for each in sorted(waiting, key=lambda each: each.arrival)}
 
     def release(self, sequence: Sequence) -> None:
-        """Takes back the slot and the pages of a running sequence that has ended."""
-        self._withdraw(sequence)
-
-    def _withdraw(self, sequence: Sequence) -> None:
+        """Takes back the slot and the pages of a running sequence. What is cached of it stays, as far as there is room."""
         assert sequence.lease is not None
         del self.running[sequence.request.id]
         heapq.heappush(self._free_slots, sequence.slot)

@@ -54,6 +54,8 @@ def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--max-context", "999999"], 2, ["--max-context", "999999", "4096"]),
         (["serve", "--max-context", "10"], 2, ["--max-context", "10", "64"]),
         (["serve", "--kv-capacity", "100"], 2, ["--kv-capacity", "100", "4104"]),
+        (["serve", "--admission", "never"], 2, ["--admission", "never", "on-demand", "reserve"]),
+        (["serve", "--state-checkpoints", "-1"], 2, ["--state-checkpoints", "-1", "0"]),
         (["serve", "--prefill-chunk", "100"], 2, ["--prefill-chunk", "100", "64"]),
         (["serve", "--request-log", "/no/such/folder/log.jsonl"], 2, ["--request-log", "/no/such/folder"]),
         (["serve", "nothing-here"], 2, ["nothing-here", "smollm2"]),

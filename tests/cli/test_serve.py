@@ -88,3 +88,36 @@ def test_generate_and_doctor_print_json() -> None:
     assert one["text"] == two["text"] != "" and one["completion_tokens"] == len(one["token_ids"])
     checks = json.loads(run("doctor", "--json").stdout)
     assert {"python", "torch", "cpu", "memory", "port"} <= {check["name"] for check in checks}
+
+
+@pytest.mark.timeout(600)
+def test_a_conversation_finds_its_beginning(tmp_path: Path) -> None:
+    """Every turn resends what was said; the server computes only what is new, and says so in the usage and in the log."""
+    log = tmp_path / "log.jsonl"
+    messages: list[dict[str, str]] = [{"role": "system", "content": "You answer in one short line. " * 40}]
+    prompts, cached, said = [], [], []
+    with served(log, "--drafter", "dflash2", "--weights", "bf16") as client:
+        for question in (*QUESTIONS, QUESTIONS[-1]):
+            if len(said) < len(QUESTIONS):
+                messages.append({"role": "user", "content": question})
+            reply = client.chat.completions.create(
+                model="embedded",
+                messages=messages,
+                max_tokens=24,
+                temperature=0.0,  # type: ignore[arg-type]
+            )
+            said.append(reply.choices[0].message.content or "")
+            assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
+            prompts.append(reply.usage.prompt_tokens)
+            cached.append(reply.usage.prompt_tokens_details.cached_tokens or 0)
+            if len(said) < len(QUESTIONS):
+                messages.append({"role": "assistant", "content": said[-1]})
+    assert cached[0] == 0
+    for before, found in zip(prompts[:-2], cached[1:-1], strict=True):
+        # The last message's generation prompt is not what the template makes of it once a reply follows.
+        assert before - 80 <= found <= before
+    assert said[-1] == said[-2] and cached[-1] == (prompts[-1] - 1) // 64 * 64, "the same request again"
+    done = [line["result"] for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "request_done"]
+    assert [r["prefix_cache_hit_tokens"] for r in done] == cached
+    assert all(r["computed_prefill_tokens"] == r["prompt_tokens"] - r["prefix_cache_hit_tokens"] for r in done)
+    assert done[0]["prefix_cache_miss"] == {"reason": "no_page", "differs_at": 0}

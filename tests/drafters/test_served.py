@@ -87,3 +87,44 @@ def test_prompt_chunks_do_not_matter(drafter: str) -> None:
         drafts = [reply.tally.at(len(reply.ids)) for reply in replies]
         shares.append(sum(d.accepted for d in drafts) / sum(d.proposed for d in drafts))
     assert min(shares) > 0.1 and max(shares) - min(shares) < 0.05, shares
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_prefix_hit_is_drafted_like_a_cold_start(drafter: str) -> None:
+    """What a drafter knows of the prompt comes back with the prefix: it proposes the same drafts, round by round."""
+    prompt = long_prompt()
+    work = [request(0, prompt[:-40], []), request(1, prompt, embedded.stop_ids()), request(2, prompt, [], hot=True)]
+    settings = {"draft_tokens": K, "max_concurrency": 1, "max_context": 1024, "threads": 1}
+    make = embedded.maker(drafter)
+    cold = run(embedded.model(), work, make, -1, **settings, prefix_cache=False)  # type: ignore[arg-type]
+    warm = run(embedded.model(), work, make, -1, **settings, state_checkpoints=8)  # type: ignore[arg-type]
+    found = [reply.cached for reply in warm]
+    assert found[0] == 0 and found[1] >= len(prompt) - 40 - 64 and found[2] == (len(prompt) - 1) // 64 * 64
+    assert [reply.ids for reply in warm] == [reply.ids for reply in cold]
+    assert [reply.rounds for reply in warm] == [reply.rounds for reply in cold]
+    drafts = cold[1].tally.at(len(cold[1].ids))
+    assert drafts.accepted > 0.1 * drafts.proposed, "a drafter that accepts nothing could not tell"
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_paused_request_is_drafted_on(drafter: str) -> None:
+    """Pauses cost rounds, not the drafter's memory: with a place for its state, acceptance stays what it was."""
+    story, code = embedded.chat(STORY), embedded.chat(CODE)
+    work = [request(0, [*story, *story], [], tokens=130), request(1, [*code, *code], [], tokens=130)]
+    settings = {"draft_tokens": K, "max_context": 256, "threads": 1, "prefill_chunk": 64}
+    make = embedded.maker(drafter)
+    calm = run(embedded.model(), work, make, -1, **settings, max_concurrency=1, prefix_cache=False)  # type: ignore[arg-type]
+    tight = run(
+        embedded.model(),
+        work,
+        make,
+        **settings,
+        max_concurrency=2,
+        kv_capacity=320,
+        state_checkpoints=4,  # type: ignore[arg-type]
+    )
+    assert [reply.ids for reply in tight] == [reply.ids for reply in calm]
+    for paused, alone in zip(tight, calm, strict=True):
+        more = paused.tally.at(len(paused.ids)).rounds - alone.tally.at(len(alone.ids)).rounds
+        assert more <= 4, "each pause begins with an empty window"
+    assert len(tight[1].rounds) > len(calm[1].rounds), "nothing was paused"

@@ -29,6 +29,7 @@ def parse() -> argparse.Namespace:
     for flag in ("--port", "--draft-tokens", "--max-concurrency", "--max-context"):
         parser.add_argument(flag, type=int)
     parser.add_argument("--log-token-ids", action="store_true")
+    parser.add_argument("--no-prefix-cache", action="store_true")
     return parser.parse_args()
 
 
@@ -59,6 +60,7 @@ class Engine:
             "artifact": {"path": flags.model, "target": "fake", "weights_id": "abc"},
             "engine": {
                 "device": "cpu", "max_context": flags.max_context, "max_concurrency": flags.max_concurrency,
+                "prefix_reuse": not flags.no_prefix_cache,
                 "prefill_chunk": 256, "log_stats_interval_ms": 200, "kv_cache": "bf16", "threads": 2,
                 "weights": "int8" if flags.weights == "auto" else flags.weights,
                 "speculative_backend": flags.drafter, "speculative_draft_window": flags.draft_tokens,

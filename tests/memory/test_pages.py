@@ -64,6 +64,21 @@ def test_the_pages_after_a_given_one_come_first_when_all_are_free() -> None:
     pool.check()
 
 
+def test_sequences_that_grow_begin_apart() -> None:
+    pool = PagePool(64, apart=True)
+    ends = []
+    for begin in (0, 32, 16, 48):
+        pages = pool.take(2)
+        assert pages == [begin, begin + 1]
+        ends.append(pages[-1])
+    for _ in range(13):
+        for i, end in enumerate(ends):
+            assert pool.take(1, after=end) == [end + 1], "each grows as one run"
+            ends[i] = end + 1
+    assert pool.take(9) is None and len(pool.take(4) or []) == 4
+    assert PagePool(3, apart=True).take(4) is None and PagePool(3, apart=True).take(0) == []
+
+
 @pytest.mark.parametrize(
     ("pages", "message"),
     [([3], "not taken"), ([0, 0], "twice"), ([8], "not of this pool"), ([0, -1], "not of this pool")],

@@ -26,7 +26,7 @@ def test_slots_and_pages_in_order_of_arrival() -> None:
     queue = queue_of(max_concurrency=2, draft_tokens=3, kv_capacity=640)
     for request_id in range(3):
         queue.submit(make(request_id, 50, 10))
-    assert admitted(queue) == [(0, 0, [0]), (1, 1, [1])]
+    assert admitted(queue) == [(0, 0, [0]), (1, 1, [5])]
     assert admitted(queue) == []
     queue.release(queue.running[0])
     assert admitted(queue) == [(2, 0, [0])]
