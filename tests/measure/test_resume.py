@@ -27,9 +27,11 @@ run_bench(settings, Console(), Path(sys.argv[2]), tuple(sys.argv[3:]))
 ROOT = Path(__file__).parents[2]
 
 
-def start(settings: BenchSettings, folder: Path, fake: tuple[str, ...]) -> "subprocess.Popen[str]":
+def start(
+    settings: BenchSettings, folder: Path, fake: tuple[str, ...], tick_s: float = 0.004
+) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", DRIVER, msgspec.json.encode(settings).decode(), str(folder), *fake]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "FAKE_SERVER": '{"tick_s": 0.004}'}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "FAKE_SERVER": f'{{"tick_s": {tick_s}}}'}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -89,7 +91,8 @@ def test_interrupt_stops_cleanly_and_resumes(
     small: BenchSettings, fake: tuple[str, ...], tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:
     folder = tmp_path / "run"
-    process = start(small, folder, fake)
+    # Slow enough that the interrupt comes long before the end, however late this process gets its turn.
+    process = start(small, folder, fake, tick_s=0.06)
     while not (folder / "points" / "none-k0-c1").exists():
         time.sleep(0.01)
     time.sleep(0.3)

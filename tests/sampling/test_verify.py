@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.core.batch import Opened
 from paceline.core.request import Request, SamplingParams
 from paceline.runner.slots import open_slot
 from paceline.sampling.filters import Sampler
@@ -167,12 +168,12 @@ def test_a_wrong_draft_ends_the_window_and_is_replaced() -> None:
 def test_the_context_end_is_named_as_the_reason() -> None:
     request = Request(id=1, prompt=[1] * 60, max_tokens=10, sampling=params(1, temperature=0.0))
     for room, reason in ((4, "context_capacity"), (10, "output_limit"), (11, "output_limit")):
-        slot = open_slot(request, config(max_context=60 + room), V)
+        slot = open_slot(Opened(0, request), config(max_context=60 + room), V)
         verdict = verify(certain([10] * 16), [10] * 15, slot.sampler, 0, slot.limits)
         assert (len(verdict.ids), verdict.finish) == (min(room, 10), reason)
 
 
 def test_stop_ids_beyond_the_sampled_vocabulary_are_harmless() -> None:
     request = Request(id=1, prompt=[1], max_tokens=9, min_tokens=2, stop_ids=[9, V, V + 300], sampling=params(1))
-    slot = open_slot(request, config(), V)
+    slot = open_slot(Opened(0, request), config(), V)
     assert verify(certain([9]), [], slot.sampler, 0, slot.limits).finish is None
