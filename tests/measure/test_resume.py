@@ -32,7 +32,15 @@ def start(
 ) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", DRIVER, msgspec.json.encode(settings).decode(), str(folder), *fake]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "FAKE_SERVER": f'{{"tick_s": {tick_s}}}'}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Where the tests run in the background of a shell, an interrupt is ignored by all that they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def work(folder: Path) -> dict[str, list[tuple[object, ...]]]:
