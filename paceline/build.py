@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.checkpoint.prepare import cache_folder, prepare
 from paceline.checkpoint.pull import KNOWN, SHIPPED, SHIPPED_DRAFTERS, Progress, pull, resolve
-from paceline.core.config import MAX_DRAFT_TOKENS, PAGE_TOKENS, EngineConfig
+from paceline.core.config import MAX_DRAFT_TOKENS, MAX_STATE_CHECKPOINTS, PAGE_TOKENS, EngineConfig
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.messages import Event
 from paceline.core.registry import load_object
@@ -48,7 +48,6 @@ DEFAULT_MODEL = "embedded"
 DEFAULT_DRAFTER = "ngram"
 DEFAULT_CONTEXT = 8192
 DEFAULT_DRAFT_TOKENS = 7
-MAX_STATE_CHECKPOINTS = 1024
 # With 8 places, conversations of 30 turns that grow to 128k tokens find at least 95 % of what they share with earlier ones.
 DEFAULT_STATE_CHECKPOINTS = 8
 # A shortlist that names no size holds this part of the vocabulary: see docs/shortlist.md.

@@ -84,8 +84,12 @@ def plan(
     ] = None,
     vision: Annotated[bool, typer.Option("--vision", help="Plan the vision tower and its workspace too.")] = False,
     state_checkpoints: Annotated[
-        int, typer.Option(help="Copies of a slot's state kept on the device, from which a prefix or a pause goes on.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="Copies of a slot's state kept on the device, from which a prefix or a pause goes on. Default: 8; 0 for the "
+            "reference."
+        ),
+    ] = None,
     prefill_chunk: Annotated[
         int | None, typer.Option(help="Most prompt tokens per round, a multiple of 64. Default: the layout's own.")
     ] = None,
@@ -107,7 +111,7 @@ def plan(
         draft_tokens = 0 if drafter == NONE else DEFAULT_DRAFT_TOKENS
     slots = _slots(max_concurrency)
     chunk = rules.prefill_chunk if prefill_chunk is None else prefill_chunk
-    _check(draft_tokens, drafter, state_checkpoints, chunk)
+    _check(draft_tokens, drafter, chunk)
     options = SubjectOptions(model, weights, kv_dtype, drafter, drafter_config)
     subject, form = find_subject(options, device)
     demand = Demand(
@@ -118,7 +122,7 @@ def plan(
         drafter=options.drafter,
         prefill_chunk=chunk,
         vision=vision,
-        state_checkpoints=state_checkpoints,
+        state_checkpoints=rules.state_checkpoints if state_checkpoints is None else state_checkpoints,
         kv_capacity=None if kv_capacity == AUTO else _tokens("--kv-capacity", kv_capacity),
         safety_bytes=parse_bytes("--safety-margin", safety_margin),
     )
@@ -170,7 +174,7 @@ def _tokens(flag: str, text: str) -> int:
     return int(text)
 
 
-def _check(draft_tokens: int, drafter: str, state_checkpoints: int, chunk: int) -> None:
+def _check(draft_tokens: int, drafter: str, chunk: int) -> None:
     if not 0 <= draft_tokens <= MAX_DRAFT_TOKENS:
         fix = f"must be from 0 (no speculation) to {MAX_DRAFT_TOKENS}"
         raise ConfigError("--draft-tokens", draft_tokens, fix)
@@ -178,7 +182,5 @@ def _check(draft_tokens: int, drafter: str, state_checkpoints: int, chunk: int) 
         raise ConfigError(
             "--draft-tokens", draft_tokens, "the drafter none proposes nothing; use 0, or another --drafter"
         )
-    if state_checkpoints < 0:
-        raise ConfigError("--state-checkpoints", state_checkpoints, "must be at least 0")
     if chunk < PAGE_TOKENS or chunk % PAGE_TOKENS:
         raise ConfigError("--prefill-chunk", chunk, f"must be a multiple of {PAGE_TOKENS}, such as 512")

@@ -9,6 +9,7 @@ import msgspec
 
 PAGE_TOKENS = 64
 MAX_DRAFT_TOKENS = 15
+MAX_STATE_CHECKPOINTS = 1024
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.core.config import PAGE_TOKENS
+from paceline.core.config import MAX_STATE_CHECKPOINTS, PAGE_TOKENS
 from paceline.core.errors import ConfigError
 from paceline.core.formats import KvFormat
 from paceline.core.spec import DrafterSpec, MemItem, ModelSpec, VisionSpec
@@ -100,9 +100,10 @@ class Plan:
 
 class Layout(Protocol):
     """How a server lays its memory out. `items` are affine in `pages`. `prefill_chunk` is its default, `max_concurrency` the
-    most slots it serves."""
+    most slots it serves; `state_checkpoints` is the default of these."""
 
     prefill_chunk: int
+    state_checkpoints: int
     max_concurrency: int
 
     def most_drafts(self, drafter: DrafterSpec) -> int:
@@ -177,6 +178,8 @@ def check_demand(layout: Layout, subject: Subject, demand: Demand) -> None:
     if demand.draft_tokens > drafts:
         fix = f"this layout drafts at most {drafts} with {demand.drafter}; use less, or another --drafter"
         raise ConfigError("--draft-tokens", demand.draft_tokens, fix)
+    if not 0 <= demand.state_checkpoints <= MAX_STATE_CHECKPOINTS:
+        raise ConfigError("--state-checkpoints", demand.state_checkpoints, f"must be from 0 to {MAX_STATE_CHECKPOINTS}")
     if not PAGE_TOKENS <= demand.max_context <= limit:
         fix = f"must be from {PAGE_TOKENS} to {limit}, where the model's positions end"
         raise ConfigError("--max-context", demand.max_context, fix)

@@ -26,6 +26,7 @@ IMAGE_PIECE = 4096
 
 class EngineLayout:
     prefill_chunk = 512
+    state_checkpoints = 8
     max_concurrency = 64
 
     def most_drafts(self, drafter: DrafterSpec) -> int:

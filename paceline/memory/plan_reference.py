@@ -32,6 +32,7 @@ MOST_HEAD_DRAFTS = 5
 
 class ReferenceLayout:
     prefill_chunk = 1024
+    state_checkpoints = 0
     max_concurrency = 8
 
     def most_drafts(self, drafter: DrafterSpec) -> int:

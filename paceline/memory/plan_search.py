@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from paceline.core.config import PAGE_TOKENS
+from paceline.core.config import MAX_STATE_CHECKPOINTS, PAGE_TOKENS
 from paceline.memory.plan import Demand, Device, Layout, Plan, Subject, make_plan
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class Planner:
         room = none.available_bytes - none.total_bytes if demand.kv_capacity is not None else none.slack_bytes
         if room < 0:
             return None
-        return room // none.checkpoint_bytes if none.checkpoint_bytes else 0
+        return min(room // none.checkpoint_bytes, MAX_STATE_CHECKPOINTS) if none.checkpoint_bytes else 0
 
     def _capacity(self, demand: Demand) -> int | None:
         slack = self.plan(demand).slack_bytes

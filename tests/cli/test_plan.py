@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from paceline.build import EngineOptions
 from paceline.cli.main import main
 
 SHAPES = Path(__file__).parents[2] / "paceline" / "shapes" / "qwen3.8-27b"
 # The published deployment, and what it had left after weights.
 CASE = ("--available-after-weights", "9469855232", "--kv-dtype", "nvfp4", "--drafter", "dflash2")
-CASE_8 = (*CASE, "--max-concurrency", "8", "--max-context", "131072")
+CASE_8 = (*CASE, "--max-concurrency", "8", "--max-context", "131072", "--state-checkpoints", "0")
 
 
 class Run:
@@ -35,7 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_json(run: Run) -> None:
-    code, out, _ = run("qwen3.8-27b", *CASE_8, "--state-checkpoints", "0", "--json")
+    code, out, _ = run("qwen3.8-27b", *CASE_8, "--json")
     found = json.loads(out)
     assert code == 0 and found["fits"] is True and found["short_bytes"] == 0
     assert [item["name"] for item in found["items"]] == [
@@ -96,6 +97,16 @@ def test_a_token_costs_what_the_drafter_keeps_of_it(run: Run) -> None:
     arguments = ("qwen3.8-27b", "--device-memory", "80GB", "--max-context", "8192", "--drafter", "mtp", "--json")
     found = json.loads(run(*arguments)[1])
     assert found["kv_bytes_per_token"] == found["law"]["bytes_per_kv_token"] == 65_536 + 4096
+
+
+def test_what_is_not_given_is_what_serve_takes(run: Run) -> None:
+    found = json.loads(run("embedded", "--max-context", "1024", "--device-memory", "16GB", "--json")[1])
+    options = EngineOptions()
+    assert (found["state_checkpoints"], found["prefill_chunk"]) == (options.state_checkpoints, options.prefill_chunk)
+    assert found["max_concurrency"] == options.max_concurrency
+    assert found["largest"]["state_checkpoints"] == 1024
+    other = json.loads(run("embedded", "--max-context", "1024", "--layout", "reference", "--json")[1])
+    assert other["state_checkpoints"] == 0
 
 
 def test_nothing_helps(run: Run) -> None:
@@ -172,6 +183,7 @@ def test_this_machine_and_small_models(run: Run) -> None:
         (["--draft-tokens", "16"], ["--draft-tokens", "16", "15"]),
         (["--drafter", "none", "--draft-tokens", "3"], ["--draft-tokens", "3", "none"]),
         (["--state-checkpoints", "-1"], ["--state-checkpoints", "-1"]),
+        (["--state-checkpoints", "1025"], ["--state-checkpoints", "1025", "1024"]),
         (["--prefill-chunk", "100"], ["--prefill-chunk", "100", "64"]),
         (["--safety-margin", "lots"], ["--safety-margin", "lots"]),
         (["--layout", "other"], ["--layout", "other", "reference"]),

@@ -6,7 +6,7 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.config import PAGE_TOKENS
+from paceline.core.config import MAX_STATE_CHECKPOINTS, PAGE_TOKENS
 from paceline.memory.plan import Demand, make_plan
 from paceline.memory.plan_engine import EngineLayout
 from paceline.memory.plan_reference import ReferenceLayout
@@ -66,7 +66,7 @@ def check_hints(here: Planner, asked: Demand) -> None:
         ("max_context", largest.max_context, PAGE_TOKENS, here.subject.model.max_context),
         ("max_concurrency", largest.max_concurrency, 1, here.layout.max_concurrency),
         ("draft_tokens", largest.draft_tokens, 0, here.most_drafts(asked)),
-        ("state_checkpoints", largest.state_checkpoints, 0, None),
+        ("state_checkpoints", largest.state_checkpoints, 0, MAX_STATE_CHECKPOINTS),
     )
     for name, value, least, most in steps:
         if value is None:
