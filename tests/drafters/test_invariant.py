@@ -24,13 +24,7 @@ HYBRID = models.hybrid_config()
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("invariant")
-    models.save(models.build(HYBRID), root / "hybrid")
-    drafter_files.add_mtp(root / "hybrid", HYBRID)
-    models.save(models.build(models.dense_config("llama", layers=4)), root / "llama")
-    for name in ("dflash", "dflash2"):
-        drafter_files.write_block_folder(root / name, drafter_files.block_config(name == "dflash2"))
-    return {name: root / name for name in ("hybrid", "llama", "dflash", "dflash2")} | {"mtp": root / "hybrid"}
+    return drafter_files.write_targets_and_drafters(tmp_path_factory.mktemp("invariant"), HYBRID)
 
 
 class Helped:

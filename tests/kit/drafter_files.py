@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.kit import models
+
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -102,3 +104,14 @@ def add_mtp(folder: Path, config: Any, seed: int = 0) -> dict[str, torch.Tensor]
     file = folder / "model.safetensors"
     save_file({**load_file(file), **tensors}, file, metadata={"format": "pt"})
     return tensors
+
+
+def write_targets_and_drafters(root: Path, hybrid: Any) -> dict[str, Path]:
+    """Folders by name: a hybrid target of this transformers config, which holds the `mtp` head, a `llama`, and block drafters
+    that fit both."""
+    models.save(models.build(hybrid), root / "hybrid")
+    add_mtp(root / "hybrid", hybrid)
+    models.save(models.build(models.dense_config("llama", layers=4)), root / "llama")
+    for name in ("dflash", "dflash2"):
+        write_block_folder(root / name, block_config(name == "dflash2"))
+    return {name: root / name for name in ("hybrid", "llama", "dflash", "dflash2")} | {"mtp": root / "hybrid"}
